@@ -1,0 +1,1 @@
+"""Built-in router middlewares, one module each."""

@@ -1,0 +1,1 @@
+"""The composition root: it wires the planes and holds the loop."""

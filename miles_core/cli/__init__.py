@@ -1,0 +1,1 @@
+"""The ``miles`` command, one module per sub-command."""

@@ -1,0 +1,200 @@
+"""The config file as one typed model.
+
+Every table forbids unknown keys. A plugin table holds the host's keys (``use``, ``name``, ``weight``, ``timeout``)
+and, beside them, the plugin's own, which its ``Config`` model validates.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+
+class Table(BaseModel):
+    """A table of the config file; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class PluginTable(BaseModel):
+    """A table that names a plugin; keys other than the host's belong to the plugin."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    use: str = Field(min_length=1, description="name, distribution/name or module:attribute")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The plugin's own keys."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class EnvironmentTable(PluginTable):
+    """``[[environments]]``: a task's ``environment`` key picks by ``name``, otherwise the first serves."""
+
+    name: str | None = Field(None, description="what a task's `environment` key refers to; default: `use`")
+    timeout: float = Field(60.0, gt=0, description="seconds that one reset or step may take")
+
+
+class RewardTable(PluginTable):
+    """``[[rewards]]``: weighted sum; any ``None`` gives ``None``."""
+
+    name: str | None = Field(None, description="the name in reward components; default: `use`")
+    weight: float = Field(1.0, description="factor in the weighted sum")
+    timeout: float = Field(60.0, gt=0, description="seconds that scoring one trajectory or group may take")
+
+
+class RunTable(Table):
+    """``[run]``: identity and length of a run."""
+
+    name: str = Field("run", pattern=r"^[\w.-]+$", description="first part of the run id")
+    dir: str = Field("runs", description="folder that holds one folder per run")
+    id: str | None = Field(None, pattern=r"^[\w.-]+$", description="folder name of this run; default: name, time")
+    seed: int = Field(0, ge=0, lt=2**32, description="seed of weights, data order, environments and sampling")
+    steps: int = Field(ge=1, description="training steps")
+    solved_reward: float = Field(1.0, description="when steps stay empty, a mean reward of at least this means solved")
+    max_empty_steps: int = Field(2, ge=1, description="steps in a row without a trainable group that end the run")
+    samples_every: int = Field(10, ge=1, description="steps between dumps of readable samples")
+    samples_per_dump: int = Field(4, ge=0, description="trajectories in a dump")
+
+
+class ModelTable(Table):
+    """``[model]``: the Hugging Face directory to train."""
+
+    path: str = Field(description="directory with config.json and tokenizer; relative to the config file")
+    init: Literal["pretrained", "random"] = Field("pretrained", description="load weights or draw them")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="type of the trained weights")
+    bridge: str | None = Field(None, description="model bridge; default: by the architecture in config.json")
+
+
+class RolloutTable(Table):
+    """``[rollout]``: how many trajectories a step has, and their budgets."""
+
+    groups_per_step: int = Field(ge=1, description="tasks per step")
+    group_size: int = Field(ge=1, description="trajectories per task")
+    max_turns: int = Field(1, ge=1, description="generations per trajectory")
+    max_context_tokens: int = Field(ge=2, description="all tokens of a trajectory")
+    max_response_tokens: int = Field(ge=1, description="generated tokens of a trajectory")
+    max_staleness: int = Field(0, ge=0, description="policy versions a trained token may lag; 0 is synchronous")
+    max_concurrency: int = Field(256, ge=1, description="trajectories in flight")
+    episode_timeout: float = Field(600.0, gt=0, description="seconds that one trajectory may take")
+
+
+class SamplingTable(Table):
+    """``[sampling]``: only temperature shapes the distribution that is trained."""
+
+    temperature: float = Field(1.0, gt=0)
+    max_new_tokens: int = Field(128, ge=1, description="generated tokens per turn")
+
+
+class ObjectiveTable(Table):
+    """``[objective]``: how token losses become a gradient."""
+
+    reduction: Literal["token_mean"] = Field("token_mean", description="over the whole step, dropped groups included")
+    old_logprobs: Literal["proximal", "rollout"] = Field("proximal", description="denominator of the ratio")
+    epochs: int = Field(1, ge=1, description="passes over a step")
+    mini_batches: int = Field(1, ge=1, description="optimizer steps per pass")
+
+
+class EngineTable(PluginTable):
+    """``[engine]``: the inference server."""
+
+    use: str = "embedded"
+    count: int = Field(1, ge=1, description="servers behind the router")
+    start_timeout: float = Field(180.0, gt=0, description="seconds until a server must be ready")
+    pause_mode: Literal["in_place", "retract", "abort"] = Field(
+        "in_place", description="what happens to running requests at a weight update"
+    )
+
+
+class RouterTable(Table):
+    """``[router]``: address and middleware stack, first outermost."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(0, ge=0, le=65535, description="0 picks a free port")
+    policy: Literal["least_in_flight", "round_robin"] = "least_in_flight"
+    middleware: tuple[PluginTable, ...] = ()
+
+
+class TrainTable(PluginTable):
+    """``[train]``: the train backend."""
+
+    use: str = "torch"
+    replay_routing: bool = Field(True, description="R3: replay the rollout's MoE routing; no effect on dense models")
+    max_tokens_per_micro_batch: int = Field(16384, ge=1, description="padded tokens per forward pass")
+    start_timeout: float = Field(300.0, gt=0, description="seconds until the trainer must be ready")
+
+
+class OptimizerTable(Table):
+    """``[optimizer]``: AdamW with a linear decay to ``final_lr_fraction``."""
+
+    learning_rate: float = Field(1e-6, gt=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    decay: Literal["constant", "linear"] = "constant"
+    final_lr_fraction: float = Field(0.1, ge=0, le=1)
+
+    @field_validator("betas")
+    @classmethod
+    def _betas(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError("each beta must be in [0, 1)")
+        return betas
+
+
+class WarmupTable(Table):
+    """``[warmup]``: a supervised stage before the first checkpoint, declared in the run's output."""
+
+    data: str = Field(description="JSONL of {messages: [...]}; relative to the config file")
+    steps: int = Field(ge=1)
+    batch_size: int = Field(64, ge=1)
+    learning_rate: float = Field(1e-5, gt=0)
+    purpose: str = Field(min_length=1, description="what the stage teaches, shown when it runs")
+
+
+class WeightsTable(PluginTable):
+    """``[weights]``: the transport from the trainer into engines."""
+
+    use: str = "memory"
+    bucket_bytes: int = Field(64 << 20, ge=1, description="bytes that travel together")
+    timeout: float = Field(120.0, gt=0, description="seconds that one exchange with an engine may take")
+
+
+class CheckpointTable(Table):
+    """``[checkpoint]``: Hugging Face directories ``checkpoints/step-N``; step 0 is the initial model."""
+
+    every: int = Field(0, ge=0, description="steps between checkpoints; 0 saves the first and the last")
+
+
+class PluginsTable(Table):
+    """``[plugins]``: which distributions may take part."""
+
+    block: tuple[str, ...] = Field((), description="distributions whose plugins must not load")
+
+
+class Config(Table):
+    """A whole run."""
+
+    run: RunTable
+    model: ModelTable
+    data: PluginTable
+    rollout: RolloutTable
+    sampling: SamplingTable = SamplingTable()
+    environments: tuple[EnvironmentTable, ...] = Field(min_length=1)
+    rewards: tuple[RewardTable, ...] = ()
+    filters: tuple[PluginTable, ...] = ()
+    advantage: PluginTable = PluginTable(use="grpo")
+    losses: tuple[PluginTable, ...] = Field((PluginTable(use="ppo_clip"),), min_length=1)
+    objective: ObjectiveTable = ObjectiveTable()
+    engine: EngineTable = EngineTable()
+    router: RouterTable = RouterTable()
+    train: TrainTable = TrainTable()
+    optimizer: OptimizerTable = OptimizerTable()
+    warmup: WarmupTable | None = None
+    weights: WeightsTable = WeightsTable()
+    checkpoint: CheckpointTable = CheckpointTable()
+    trackers: tuple[PluginTable, ...] = (PluginTable(use="jsonl"),)
+    plugins: PluginsTable = PluginsTable()

@@ -1,0 +1,1 @@
+"""Inference engines behind SGLang's HTTP API, and the client that speaks it."""

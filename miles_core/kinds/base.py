@@ -1,0 +1,66 @@
+"""What a plugin kind is, and what every plugin gets when it is made."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from miles_core.errors import PluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of plugin; entry points of group ``miles.<plural>`` register it.
+
+    ``members`` are the attributes that a plugin object must have. ``adapt`` turns a plain function into a
+    factory, for kinds where a function is enough. ``wraps_app`` is set where the factory is called
+    ``cls(app, config, context)`` instead of ``cls(config, context)``.
+    """
+
+    plural: str
+    singular: str
+    summary: str
+    members: tuple[str, ...]
+    adapt: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    wraps_app: bool = False
+
+    @property
+    def group(self) -> str:
+        """The entry-point group."""
+        return f"miles.{self.plural}"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginContext:
+    """What the host gives to a plugin: run directory, seed, logger and the services of its kind."""
+
+    run_dir: Path | None = None
+    seed: int = 0
+    logger: logging.Logger = field(default_factory=lambda: logging.getLogger("miles"))
+    services: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The policy's tokenizer.
+
+        Raises:
+            PluginError: where this process has none.
+        """
+        return self.service("tokenizer")
+
+    def service(self, name: str) -> Any:
+        """A service by name.
+
+        Raises:
+            PluginError: if the host does not offer it to this kind of plugin.
+        """
+        try:
+            return self.services[name]
+        except KeyError:
+            offered = ", ".join(sorted(self.services)) or "none"
+            raise PluginError(f"the context offers no {name!r} here; services: {offered}") from None

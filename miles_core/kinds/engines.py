@@ -1,0 +1,53 @@
+"""Engines: inference servers that speak SGLang's HTTP API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from miles_core.kinds.base import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from miles_core.types import GenerateRequest, Generation
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCommand:
+    """How to start one engine server.
+
+    The process writes one line of JSON, ``{"url": ...}``, to the file descriptor in the environment variable
+    ``MILES_READY_FD`` once it serves, and exits when its standard input closes.
+    """
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """One kind of inference server."""
+
+    def command(self, model_path: str, *, index: int) -> EngineCommand:
+        """The command that serves the checkpoint at ``model_path`` as engine number ``index``."""
+
+
+class EngineClient(Protocol):
+    """What sessions generate with; it is connected to the router, never to one engine."""
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Generate from token ids.
+
+        Raises:
+            EngineRequestError: if the request is invalid, such as a prompt longer than the context.
+            EngineError: if the engine failed.
+        """
+
+
+KIND = Kind(
+    plural="engines",
+    singular="engine",
+    summary="an inference server that speaks SGLang's HTTP API",
+    members=("command",),
+)

@@ -1,0 +1,82 @@
+"""Train backends: the model, its gradients and its optimizer on one kind of machinery."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from miles_core.kinds.base import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import torch
+
+    from miles_core.kinds.losses import TokenOutputs
+    from miles_core.types import Layout, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSettings:
+    """AdamW: ``betas``, ``weight_decay`` and the clipping of the global gradient norm."""
+
+    learning_rate: float
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+
+
+@runtime_checkable
+class TrainBackend(Protocol):
+    """Made by ``cls(config, context)``; the services hold ``model``, the built model settings, and ``bridge``.
+
+    A micro-batch is a sequence of samples. Token outputs are ``[B, T]`` with T the longest sample, padded on the
+    right; position t is about token t, so position 0 is never valid.
+    """
+
+    def forward(self, samples: Sequence[Sample], *, replay: bool, reference: bool = False) -> torch.Tensor:
+        """Detached logprobs ``[B, T]`` at each turn's temperature."""
+
+    def forward_backward(
+        self,
+        samples: Sequence[Sample],
+        loss: Callable[[TokenOutputs], torch.Tensor],
+        *,
+        replay: bool,
+        entropy: bool,
+    ) -> None:
+        """Run one micro-batch, call ``loss`` on its outputs and add the gradient of the scalar that it returns."""
+
+    def reset_optimizer(self, settings: OptimizerSettings) -> None:
+        """Start with a fresh optimizer."""
+
+    def optimizer_step(self, learning_rate: float) -> float:
+        """Clip, update, clear the gradients; returns the gradient norm before clipping."""
+
+    def keep_reference(self) -> None:
+        """Freeze a copy of the present weights as the reference model."""
+
+    def layout(self) -> Layout:
+        """Where every checkpoint tensor lives in the trained model."""
+
+    def tensors(self, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Checkpoint tensors by name, in order."""
+
+    def save(self, path: Path) -> None:
+        """Write a Hugging Face directory: config, safetensors, tokenizer."""
+
+    def replay_metrics(self) -> Mapping[str, float]:
+        """Routing metrics gathered since the last call."""
+
+    def close(self) -> Any:
+        """Release everything."""
+
+
+KIND = Kind(
+    plural="train_backends",
+    singular="train backend",
+    summary="model, gradients and optimizer on one kind of machinery",
+    members=("forward", "forward_backward", "optimizer_step", "layout", "tensors", "save"),
+)

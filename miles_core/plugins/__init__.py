@@ -1,0 +1,1 @@
+"""The hub: discovery from metadata, references, lazy loading, attributed failures, on pluggy."""

@@ -1,0 +1,1 @@
+"""From tasks to scored, filtered groups: scheduler, episodes, scoring and the buffer."""

@@ -1,0 +1,1 @@
+"""A streaming proxy in front of the engines, with a middleware stack from config."""

@@ -1,0 +1,1 @@
+"""Conversations whose exact tokens are recorded: the tree and token-in-token-out."""

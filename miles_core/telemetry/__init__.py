@@ -1,0 +1,1 @@
+"""What a person and a machine see of a run: progress, metrics, sample dumps."""

@@ -1,0 +1,1 @@
+"""From groups to gradients: objective, packing, replay, and the torch backend."""

@@ -1,0 +1,1 @@
+"""Versioned weight updates as transactions: plan, publish, receive."""

@@ -1,0 +1,1 @@
+"""Built-in reward models, one module each."""
