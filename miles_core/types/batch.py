@@ -58,7 +58,7 @@ class StepBatch:
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """What an estimator returns, aligned to the step's tokens: ``advantages`` and maybe ``returns``, float32 ``[N]``."""
+    """``advantages`` and maybe ``returns`` of an estimator, float32 ``[N]``, aligned to the step's tokens."""
 
     advantages: NDArray[np.float32]
     returns: NDArray[np.float32] | None = None

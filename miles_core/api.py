@@ -1,0 +1,64 @@
+"""All that a plugin imports: Protocols, data types and errors. Importing it pulls in neither torch nor numpy."""
+
+from miles_core.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EngineError,
+    MilesError,
+    PluginError,
+    RolloutError,
+    RoutingError,
+    SessionError,
+    TrainError,
+    WeightSyncError,
+)
+from miles_core.kinds import KINDS, Kind, PluginContext
+from miles_core.kinds.advantage_estimators import AdvantageEstimator
+from miles_core.kinds.data_sources import DataSource
+from miles_core.kinds.engines import Engine, EngineClient, EngineCommand
+from miles_core.kinds.environments import Environment, Observation, Step
+from miles_core.kinds.filters import Filter, Verdict
+from miles_core.kinds.losses import Loss, LossBatch, TokenLoss, TokenOutputs
+from miles_core.kinds.model_bridges import ModelBridge, NameMapping, ReplayPoint, Stack
+from miles_core.kinds.reward_models import RewardModel
+from miles_core.kinds.router_middlewares import RouterMiddleware
+from miles_core.kinds.trackers import Tracker
+from miles_core.kinds.train_backends import OptimizerSettings, TrainBackend
+from miles_core.kinds.weight_transports import WeightTransport
+from miles_core.types import (
+    Bucket,
+    Estimates,
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    Group,
+    ImagePart,
+    Layout,
+    Message,
+    Placement,
+    Reward,
+    RoutingSpec,
+    RoutingTrace,
+    Sample,
+    SamplingParams,
+    Status,
+    StepBatch,
+    Task,
+    TensorSpec,
+    TextPart,
+    Trajectory,
+    TurnRecord,
+    VersionSpan,
+)
+
+__all__ = [
+    "KINDS", "AdvantageEstimator", "Bucket", "CheckpointError", "ConfigError", "DataError", "DataSource", "Engine",
+    "EngineClient", "EngineCommand", "EngineError", "Environment", "Estimates", "Filter", "FinishReason",
+    "GenerateRequest", "Generation", "Group", "ImagePart", "Kind", "Layout", "Loss", "LossBatch", "Message",
+    "MilesError", "ModelBridge", "NameMapping", "Observation", "OptimizerSettings", "Placement", "PluginContext",
+    "PluginError", "ReplayPoint", "Reward", "RewardModel", "RolloutError", "RouterMiddleware", "RoutingError",
+    "RoutingSpec", "RoutingTrace", "Sample", "SamplingParams", "SessionError", "Stack", "Status", "Step", "StepBatch",
+    "Task", "TensorSpec", "TextPart", "TokenLoss", "TokenOutputs", "Tracker", "TrainBackend", "TrainError",
+    "Trajectory", "TurnRecord", "Verdict", "VersionSpan", "WeightSyncError", "WeightTransport",
+]  # fmt: skip
