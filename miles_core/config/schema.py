@@ -45,11 +45,18 @@ class RewardTable(PluginTable):
     timeout: float = Field(60.0, gt=0, description="seconds that scoring one trajectory or group may take")
 
 
+class LossTable(PluginTable):
+    """``[[losses]]``: token losses are added with their weights."""
+
+    weight: float = Field(1.0, description="factor of this loss")
+
+
 class RunTable(Table):
     """``[run]``: identity and length of a run."""
 
     name: str = Field("run", pattern=r"^[\w.-]+$", description="first part of the run id")
-    dir: str = Field("runs", description="folder that holds one folder per run")
+    dir: str = Field("runs", description="folder that holds one folder per run; relative to where miles is started")
+    base_dir: str | None = Field(None, description="where relative paths start; default: the config file's folder")
     id: str | None = Field(None, pattern=r"^[\w.-]+$", description="folder name of this run; default: name, time")
     seed: int = Field(0, ge=0, lt=2**32, description="seed of weights, data order, environments and sampling")
     steps: int = Field(ge=1, description="training steps")
@@ -187,7 +194,7 @@ class Config(Table):
     rewards: tuple[RewardTable, ...] = ()
     filters: tuple[PluginTable, ...] = ()
     advantage: PluginTable = PluginTable(use="grpo")
-    losses: tuple[PluginTable, ...] = Field((PluginTable(use="ppo_clip"),), min_length=1)
+    losses: tuple[LossTable, ...] = Field((LossTable(use="ppo_clip"),), min_length=1)
     objective: ObjectiveTable = ObjectiveTable()
     engine: EngineTable = EngineTable()
     router: RouterTable = RouterTable()

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from miles_core.kinds.base import Kind, PluginContext
-from miles_core.types import Estimates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from miles_core.types import StepBatch
+    from miles_core.types import Estimates, StepBatch
 
 Need = Literal["values", "reference_logprobs", "proximal_logprobs"]
 
@@ -30,6 +29,7 @@ class AdvantageEstimator(Protocol):
 
 def adapt(function: Callable[..., Any]) -> Callable[[Any, PluginContext], AdvantageEstimator]:
     """A factory for a plain ``fn(step_batch) -> Estimates | array``."""
+    from miles_core.types import Estimates  # here, so that listing plugins does not import all data types
 
     class FunctionEstimator:
         needs: tuple[Need, ...] = ()

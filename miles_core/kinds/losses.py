@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from miles_core.kinds.base import Kind, PluginContext
 
@@ -12,13 +12,15 @@ if TYPE_CHECKING:
 
     import torch
 
+Need = Literal["entropy", "reference_logprobs"]
+
 
 @dataclass(frozen=True, eq=False)
 class TokenOutputs:
     """What the running forward pass gives a loss, float32 ``[B, T]``; never logits.
 
-    ``logprobs`` carry gradient and are those of ``logits / temperature``. ``entropy`` is ``None`` unless the loss
-    declares ``needs_entropy``; ``values`` is ``None`` without a value model.
+    ``logprobs`` carry gradient and are those of ``logits / temperature``. ``entropy`` is ``None`` unless a loss
+    needs it; ``values`` is ``None`` without a value model.
     """
 
     logprobs: torch.Tensor
@@ -55,9 +57,12 @@ class TokenLoss:
 
 @runtime_checkable
 class Loss(Protocol):
-    """A per-token loss; it never reduces, so splitting a batch never changes a gradient."""
+    """A per-token loss; it never reduces, so splitting a batch never changes a gradient.
 
-    needs_entropy: bool
+    ``needs`` names the optional inputs that it reads.
+    """
+
+    needs: tuple[Need, ...]
 
     def loss(self, outputs: TokenOutputs, batch: LossBatch) -> TokenLoss:
         """The loss of each token."""
@@ -67,7 +72,7 @@ def adapt(function: Callable[..., Any]) -> Callable[[Any, PluginContext], Loss]:
     """A factory for a plain ``fn(outputs, batch) -> TokenLoss``."""
 
     class FunctionLoss:
-        needs_entropy = False
+        needs: tuple[Need, ...] = ()
 
         def __init__(self, config: Any, context: PluginContext) -> None:
             del config, context
@@ -83,6 +88,6 @@ KIND = Kind(
     plural="losses",
     singular="loss",
     summary="a loss per token; the core reduces it",
-    members=("needs_entropy", "loss"),
+    members=("needs", "loss"),
     adapt=adapt,
 )

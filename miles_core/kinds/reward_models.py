@@ -6,12 +6,11 @@ import inspect
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from miles_core.kinds.base import Kind, PluginContext
-from miles_core.types import Reward
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from miles_core.types import Trajectory
+    from miles_core.types import Reward, Trajectory
 
 Scope = Literal["sample", "group"]
 
@@ -35,6 +34,7 @@ def adapt(function: Callable[..., Any]) -> Callable[[Any, PluginContext], Reward
 
     Sync functions run in a thread, so that a slow one never stalls generation.
     """
+    from miles_core.types import Reward  # here, so that listing plugins does not import all data types
 
     class FunctionReward:
         scope: Scope = "sample"
@@ -58,6 +58,8 @@ def adapt(function: Callable[..., Any]) -> Callable[[Any, PluginContext], Reward
 
 
 def _reward(value: Any) -> Reward:
+    from miles_core.types import Reward
+
     return Reward(None, "the reward function returned None") if value is None else Reward(float(value))
 
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from miles_core.kinds.base import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import torch
 
     from miles_core.kinds.losses import TokenOutputs
-    from miles_core.types import Layout, Sample
+    from miles_core.kinds.model_bridges import ModelBridge
+    from miles_core.types import RoutingSpec, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +29,28 @@ class OptimizerSettings:
     max_grad_norm: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Which model to train: a Hugging Face directory, its bridge, and how to begin (``"pretrained"``, ``"random"``)."""
+
+    path: str
+    bridge: ModelBridge
+    routing: RoutingSpec | None
+    dtype: str = "float32"
+    init: str = "pretrained"
+    seed: int = 0
+
+
 @runtime_checkable
 class TrainBackend(Protocol):
-    """Made by ``cls(config, context)``; the services hold ``model``, the built model settings, and ``bridge``.
+    """Made by ``cls(config, context)``; the services hold ``model_source``, a :class:`ModelSource`.
 
     A micro-batch is a sequence of samples. Token outputs are ``[B, T]`` with T the longest sample, padded on the
     right; position t is about token t, so position 0 is never valid.
     """
 
-    def forward(self, samples: Sequence[Sample], *, replay: bool, reference: bool = False) -> torch.Tensor:
-        """Detached logprobs ``[B, T]`` at each turn's temperature."""
+    def forward(self, samples: Sequence[Sample], *, replay: bool, reference: bool = False) -> TokenOutputs:
+        """Detached logprobs and entropies ``[B, T]`` at each turn's temperature."""
 
     def forward_backward(
         self,
@@ -58,11 +71,8 @@ class TrainBackend(Protocol):
     def keep_reference(self) -> None:
         """Freeze a copy of the present weights as the reference model."""
 
-    def layout(self) -> Layout:
-        """Where every checkpoint tensor lives in the trained model."""
-
-    def tensors(self, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Checkpoint tensors by name, in order."""
+    def parameters(self) -> Mapping[str, torch.Tensor]:
+        """The trained model's parameters and persistent buffers by module name."""
 
     def save(self, path: Path) -> None:
         """Write a Hugging Face directory: config, safetensors, tokenizer."""
@@ -78,5 +88,5 @@ KIND = Kind(
     plural="train_backends",
     singular="train backend",
     summary="model, gradients and optimizer on one kind of machinery",
-    members=("forward", "forward_backward", "optimizer_step", "layout", "tensors", "save"),
+    members=("forward", "forward_backward", "optimizer_step", "parameters", "save"),
 )

@@ -1,0 +1,68 @@
+"""One way to serve an ASGI app: bind first, say where, die with the parent."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from miles_core.app.child import report
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from miles_core.errors import MilesError
+
+# Clients keep connections open between steps; a server that closes them first breaks the next request.
+KEEP_ALIVE_SECONDS = 3600
+
+
+class _ReportingServer(uvicorn.Server):
+    url = ""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and not self.should_exit:
+            report({"url": self.url})
+
+
+def bind(host: str, port: int, error: type[MilesError], what: str) -> socket.socket:
+    """A listening socket; ``port`` 0 picks a free one.
+
+    Raises:
+        MilesError: of class ``error``, if the port is in use or may not be bound.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+        bound.listen(2048)
+    except OSError as cause:
+        bound.close()
+        used = cause.errno == errno.EADDRINUSE
+        remedy = f"Choose another {what} port, or 0 for any free one" + (", or stop what uses it." if used else ".")
+        raise error(f"{what}: cannot listen on {host}:{port}: {cause.strerror}", remedy=remedy) from cause
+    return bound
+
+
+def run_server(app: ASGIApp, bound: socket.socket, **options: Any) -> None:
+    """Serve until the process is told to end."""
+    host, port = bound.getsockname()[:2]
+    server = _ReportingServer(
+        uvicorn.Config(
+            app,
+            http="httptools",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=2,
+            **options,
+        )
+    )
+    server.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    server.run(sockets=[bound])

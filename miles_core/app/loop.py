@@ -1,0 +1,200 @@
+"""The loop: generation and training are two concurrent tasks joined by one buffer with a staleness bound."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+
+from miles_core.app.errors import single_error
+from miles_core.errors import RolloutError
+from miles_core.telemetry.metrics import rollout_metrics
+from miles_core.train.batching import TrainStep
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+    from miles_core.config.schema import Config
+    from miles_core.kinds.trackers import Tracker
+    from miles_core.rollout.buffer import StepBuffer
+    from miles_core.rollout.scheduler import RolloutScheduler, StepRollout
+    from miles_core.telemetry.progress import TrainingProgress
+    from miles_core.weights.publish import PublishResult
+
+
+class LoopTrainer(Protocol):
+    """The trainer as the loop needs it."""
+
+    async def train_step(self, step: TrainStep) -> Mapping[str, float]:
+        """Train on one step."""
+
+
+class LoopPublisher(Protocol):
+    """The weight publisher as the loop needs it."""
+
+    async def publish(self, version: int) -> PublishResult:
+        """Commit the trainer's weights as ``version``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended: steps done, the first and the last steps' rewards, and whether the task was solved early."""
+
+    steps: int
+    version: int
+    first_reward: float | None
+    last_reward: float | None
+    solved: bool
+
+
+class TrainingLoop:
+    """Runs the steps of a config on wired parts."""
+
+    def __init__(
+        self,
+        config: Config,
+        scheduler: RolloutScheduler,
+        buffer: StepBuffer,
+        trainer: LoopTrainer,
+        publisher: LoopPublisher,
+        *,
+        trackers: Sequence[Tracker],
+        progress: TrainingProgress,
+        save: Callable[[int], Awaitable[None]],
+        dump: Callable[[StepRollout], None],
+    ) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._buffer = buffer
+        self._trainer = trainer
+        self._publisher = publisher
+        self._trackers = trackers
+        self._progress = progress
+        self._save = save
+        self._dump = dump
+        self._version = 0
+        self._rewards: list[float] = []
+        self._empty: list[StepRollout] = []
+        self._seconds: dict[str, float] = {}
+
+    async def run(self) -> Outcome:
+        """Run until the last step, or until there is nothing left to learn.
+
+        Raises:
+            MilesError: the first cause; the other task is cancelled.
+        """
+        outcome: Outcome | None = None
+        with single_error():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._generate)
+                outcome = await self._train()
+                tasks.cancel_scope.cancel()
+        assert outcome is not None
+        return outcome
+
+    def close(self) -> None:
+        """Close the trackers, whatever ended the run."""
+        for tracker in self._trackers:
+            tracker.close()
+
+    async def _generate(self) -> None:
+        for step in range(self._config.run.steps):
+            await self._buffer.reserve(step)
+            await self._buffer.put(await self._scheduler.step(step))
+
+    async def _train(self) -> Outcome:
+        steps = self._config.run.steps
+        for step in range(steps):
+            started = time.perf_counter()
+            self._seconds = {}
+            with self._phase("rollout"):
+                rollout = await self._buffer.get(step, self._version)
+            metrics = rollout_metrics(rollout.groups, rollout.kept, rollout.dropped, version=self._version)
+            metrics |= await self._learn(rollout)
+            solved = self._is_solved(rollout)
+            await self._finish_step(step, rollout, metrics, started, last=solved or step + 1 == steps)
+            if solved:
+                return self._outcome(step + 1, solved=True)
+        return self._outcome(steps, solved=False)
+
+    async def _learn(self, rollout: StepRollout) -> dict[str, float]:
+        """One optimizer pass and one weight update; nothing where no group is left."""
+        if not rollout.kept:
+            return {"weights/version": float(self._version)}
+        optimizer = self._config.optimizer
+        fraction = rollout.step / self._config.run.steps if optimizer.decay == "linear" else 0.0
+        rate = optimizer.learning_rate * (1 - (1 - optimizer.final_lr_fraction) * fraction)
+        step = TrainStep(rollout.step, rollout.kept, rollout.generated_tokens, rate)
+        with self._phase("train"):
+            metrics = dict(await self._trainer.train_step(step))
+        with self._phase("sync"):
+            result = await self._publisher.publish(self._version + 1)
+        self._version = result.manifest.version
+        metrics["train/learning_rate"] = rate
+        metrics["weights/sync_seconds"] = result.seconds
+        metrics["weights/bytes"] = float(result.manifest.nbytes)
+        metrics["weights/version"] = float(self._version)
+        return metrics
+
+    async def _finish_step(
+        self, step: int, rollout: StepRollout, metrics: dict[str, float], started: float, *, last: bool
+    ) -> None:
+        await self._buffer.trained(step)
+        every = self._config.checkpoint.every
+        if last or (every and (step + 1) % every == 0):
+            with self._phase("save"):
+                await self._save(step + 1)
+        if step % self._config.run.samples_every == 0 or last:
+            self._dump(rollout)
+        seconds = time.perf_counter() - started
+        metrics["perf/step_seconds"] = seconds
+        metrics["perf/tokens_per_second"] = rollout.generated_tokens / seconds
+        metrics |= {f"perf/phase/{name}": value for name, value in self._seconds.items()}
+        if "rollout/reward" in metrics:
+            self._rewards.append(metrics["rollout/reward"])
+        for tracker in self._trackers:
+            tracker.log(step + 1, metrics)
+        self._progress.step(step + 1, metrics)
+
+    def _is_solved(self, rollout: StepRollout) -> bool:
+        """Count empty steps; enough of them in a row end the run, well or with an error that says why.
+
+        Raises:
+            RolloutError: if there is nothing to learn from, although the task is not solved.
+        """
+        if rollout.kept:
+            self._empty.clear()
+            return False
+        self._empty.append(rollout)
+        if len(self._empty) < self._config.run.max_empty_steps:
+            return False
+        rewards = [reward for step in self._empty for reward in step.rewards]
+        mean = sum(rewards) / len(rewards) if rewards else None
+        if mean is not None and mean >= self._config.run.solved_reward - 1e-6:
+            return True
+        reasons = sum((step.dropped for step in self._empty), start=type(rollout.dropped)())
+        counted = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        got = "no reward at all" if mean is None else f"a mean reward of {mean:.3f}"
+        raise RolloutError(
+            f"{len(self._empty)} steps in a row had no group to train on ({counted}), with {got} where "
+            f"run.solved_reward is {self._config.run.solved_reward:g}",
+            remedy="Look at samples/; make the task easier or the groups larger, or loosen the filters.",
+        )
+
+    def _outcome(self, steps: int, *, solved: bool) -> Outcome:
+        rewards = self._rewards
+        tail = rewards[-min(5, len(rewards)) :]
+        last = sum(tail) / len(tail) if tail else None
+        return Outcome(steps, self._version, rewards[0] if rewards else None, last, solved)
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        self._progress.phase(name)
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started

@@ -1,0 +1,146 @@
+"""The parent's side of child processes: start, wait until ready, watch, and leave none behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from miles_core.app.child import READY_FD
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from pathlib import Path
+
+    from anyio.abc import Process
+
+    from miles_core.errors import MilesError
+
+LOG_TAIL_LINES = 12
+STOP_SECONDS = 5.0
+
+
+@dataclass(eq=False)
+class Child:
+    """One running child; ``ready`` is what it reported, ``error`` the class that its death raises."""
+
+    name: str
+    process: Process
+    log: Path
+    error: type[MilesError]
+    ready: dict[str, Any] = field(default_factory=dict)
+    stopping: bool = False
+
+    async def watch(self) -> None:
+        """Wait for the child's end, which is an error unless it was asked for.
+
+        Raises:
+            MilesError: of class ``error``, with the exit code and the end of the child's log.
+        """
+        code = await self.process.wait()
+        if not self.stopping:
+            raise self.death(code)
+
+    def death(self, code: int) -> MilesError:
+        """The error that says how the child died."""
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return self.error(
+            f"the {self.name} process died ({how}){_tail(self.log)}",
+            remedy=f"Read {self.log}.",
+        )
+
+
+@asynccontextmanager
+async def child(
+    name: str,
+    argv: Sequence[str],
+    *,
+    log: Path,
+    error: type[MilesError],
+    start_timeout: float,
+    environment: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> AsyncIterator[Child]:
+    """Start a child, wait until it reports, and end its whole process group on exit.
+
+    ``start_timeout`` is in seconds. The child is in a process group of its own, so Ctrl-C reaches only the driver, and
+    its standard input is a pipe that ends with the driver.
+
+    Raises:
+        MilesError: of class ``error`` if the child dies, reports an error, or is not ready in time.
+    """
+    read_fd, write_fd = os.pipe()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
+        try:
+            process = await anyio.open_process(
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {}), READY_FD: str(write_fd)},
+                pass_fds=(write_fd, *pass_fds),
+                start_new_session=True,
+            )
+        except OSError as cause:
+            os.close(read_fd)
+            raise error(f"cannot start the {name} process: {cause}") from cause
+        finally:
+            os.close(write_fd)
+    running = Child(name, process, log, error)
+    try:
+        running.ready = await _wait_ready(running, read_fd, start_timeout)
+        yield running
+    finally:
+        await _stop(running)
+
+
+async def _wait_ready(running: Child, read_fd: int, seconds: float) -> dict[str, Any]:
+    buffer = b""
+    try:
+        with anyio.fail_after(seconds):
+            while not buffer.endswith(b"\n"):
+                await anyio.wait_readable(read_fd)
+                chunk = os.read(read_fd, 4096)
+                if not chunk:
+                    raise running.death(await running.process.wait())
+                buffer += chunk
+    except TimeoutError:
+        raise running.error(
+            f"the {running.name} process is not ready after {seconds:g} s{_tail(running.log)}",
+            remedy=f"Read {running.log}, or raise start_timeout.",
+        ) from None
+    finally:
+        os.close(read_fd)
+    message: dict[str, Any] = json.loads(buffer)
+    if "error" in message:
+        raise running.error(f"{running.name}: {message['error']}", remedy=message.get("remedy"))
+    return message
+
+
+async def _stop(running: Child) -> None:
+    """Ask the child to end by closing its input, then end its group; nothing of it stays."""
+    running.stopping = True
+    with anyio.CancelScope(shield=True):
+        if running.process.stdin is not None:
+            with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await running.process.stdin.aclose()
+        with anyio.move_on_after(STOP_SECONDS):
+            await running.process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(running.process.pid, signal.SIGKILL)
+        await running.process.wait()
+
+
+def _tail(log: Path) -> str:
+    try:
+        lines = log.read_text("utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:]
+    except OSError:
+        return ""
+    return "; the end of its log:\n    " + "\n    ".join(lines) if lines else ""

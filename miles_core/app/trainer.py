@@ -1,0 +1,124 @@
+"""The trainer process: builds model, estimator and losses from the config, then answers the driver's calls."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from miles_core.app.child import child_process, report
+from miles_core.app.rpc import serve
+from miles_core.app.wiring import Wiring, wire
+from miles_core.config.load import load_config
+from miles_core.kinds.train_backends import ModelSource
+from miles_core.train.objective import Objective, WeightedLoss
+from miles_core.train.trainer import Trainer, TrainerSettings
+from miles_core.weights.layout import build_layout, is_tied, view
+from miles_core.weights.source import WeightSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import torch
+
+    from miles_core.kinds.train_backends import OptimizerSettings
+    from miles_core.train.batching import TrainStep
+    from miles_core.types import Bucket, Layout, Sample
+
+
+class TrainerService:
+    """What the driver calls, by name."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        config, model = wiring.config, wiring.model
+        source = ModelSource(
+            path=str(model.path),
+            bridge=model.bridge,
+            routing=model.routing,
+            dtype=config.model.dtype,
+            init=config.model.init,
+            seed=config.run.seed,
+        )
+        self._backend = wiring.build("train_backends", config.train, model_source=source)
+        losses = [WeightedLoss(t.use, wiring.build("losses", t), t.weight) for t in config.losses]
+        settings = TrainerSettings(
+            epochs=config.objective.epochs,
+            mini_batches=config.objective.mini_batches,
+            old_logprobs=config.objective.old_logprobs,
+            replay_routing=config.train.replay_routing,
+            max_tokens_per_micro_batch=config.train.max_tokens_per_micro_batch,
+            seed=config.run.seed,
+        )
+        estimator = wiring.build("advantage_estimators", config.advantage)
+        self._trainer = Trainer(self._backend, estimator, Objective(losses), settings)
+        supervised = wiring.hub.create("losses", "miles-hub/sft", None, wiring.context())
+        self._supervised = Objective([WeightedLoss("sft", supervised)])
+        self._weights = WeightSource(
+            self._layout(wiring), self._tensors, wiring.build("weight_transports", config.weights)
+        )
+
+    def begin_supervised(self, settings: OptimizerSettings) -> None:
+        """Start the supervised stage with a fresh optimizer."""
+        self._backend.reset_optimizer(settings)
+
+    def supervised_step(self, samples: Sequence[Sample], learning_rate: float) -> dict[str, float]:
+        """One step of the supervised stage."""
+        return self._trainer.supervised_step(samples, self._supervised, learning_rate)
+
+    def begin(self, settings: OptimizerSettings) -> None:
+        """Start the reinforcement stage."""
+        self._trainer.begin(settings)
+
+    def train_step(self, step: TrainStep) -> dict[str, float]:
+        """Train on one step; returns metrics."""
+        return self._trainer.train_step(step)
+
+    def layout(self) -> Layout:
+        """Where the checkpoint tensors live."""
+        return self._weights.layout
+
+    def stage(self, bucket: Bucket) -> tuple[Mapping[str, Any], str]:
+        """Offer a bucket to the engines; returns its delivery and checksum."""
+        return self._weights.stage(bucket)
+
+    def release(self, delivery: Mapping[str, Any]) -> None:
+        """Free a delivery."""
+        self._weights.release(delivery)
+
+    def save(self, path: Path) -> None:
+        """Write a Hugging Face directory."""
+        self._backend.save(path)
+
+    def close(self) -> None:
+        """Release what the backend holds."""
+        self._backend.close()
+
+    def _layout(self, wiring: Wiring) -> Layout:
+        parameters = self._backend.parameters()
+        mapping = wiring.model.bridge.mapping
+        return build_layout(mapping, parameters, tie_word_embeddings=is_tied(mapping, parameters))
+
+    def _tensors(self, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        parameters = self._backend.parameters()
+        placements = {placement.tensor.name: placement for placement in self._weights.layout.placements}
+        for name in names:
+            yield name, view(parameters, placements[name])
+
+
+def main(config_path: str, run_dir: str, descriptor: str) -> None:
+    """Serve the driver over the inherited socket until it hangs up."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    with child_process():
+        wiring = wire(load_config(Path(config_path)), Path(run_dir))
+        service = TrainerService(wiring)
+        report({"ready": True})
+    try:
+        serve(socket.socket(fileno=int(descriptor)), service)
+    finally:
+        service.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,92 @@
+"""The driver's handle on the trainer process."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from miles_core.app.processes import Child, child
+from miles_core.app.rpc import RemoteCaller
+from miles_core.errors import TrainError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from pathlib import Path
+
+    from miles_core.kinds.train_backends import OptimizerSettings
+    from miles_core.train.batching import TrainStep
+    from miles_core.types import Bucket, Layout, Sample
+
+
+class TrainerClient:
+    """Typed calls into :class:`miles_core.app.trainer.TrainerService`."""
+
+    def __init__(self, remote: RemoteCaller, process: Child) -> None:
+        self._remote = remote
+        self.process = process
+
+    async def begin_supervised(self, settings: OptimizerSettings) -> None:
+        """Start the supervised stage."""
+        await self._remote.call("begin_supervised", settings)
+
+    async def supervised_step(self, samples: Sequence[Sample], learning_rate: float) -> dict[str, float]:
+        """One step of the supervised stage."""
+        metrics: dict[str, float] = await self._remote.call("supervised_step", samples, learning_rate)
+        return metrics
+
+    async def begin(self, settings: OptimizerSettings) -> None:
+        """Start the reinforcement stage."""
+        await self._remote.call("begin", settings)
+
+    async def train_step(self, step: TrainStep) -> dict[str, float]:
+        """Train on one step; returns metrics."""
+        metrics: dict[str, float] = await self._remote.call("train_step", step)
+        return metrics
+
+    async def layout(self) -> Layout:
+        """Where the trained model keeps its checkpoint tensors."""
+        layout: Layout = await self._remote.call("layout")
+        return layout
+
+    async def stage(self, bucket: Bucket) -> tuple[Mapping[str, Any], str]:
+        """Offer a bucket to the engines."""
+        staged: tuple[Mapping[str, Any], str] = await self._remote.call("stage", bucket)
+        return staged
+
+    async def release(self, delivery: Mapping[str, Any]) -> None:
+        """Free a delivery."""
+        await self._remote.call("release", delivery)
+
+    async def save(self, path: Path) -> None:
+        """Write a Hugging Face directory."""
+        await self._remote.call("save", path)
+
+
+@asynccontextmanager
+async def trainer_process(
+    config_path: Path, run_dir: Path, *, start_timeout: float, log_dir: Path
+) -> AsyncIterator[TrainerClient]:
+    """Start the trainer and wait until its model is built.
+
+    Raises:
+        TrainError: if it cannot start.
+    """
+    ours, theirs = socket.socketpair()
+    argv = [sys.executable, "-m", "miles_core.app.trainer", str(config_path), str(run_dir), str(theirs.fileno())]
+    remote = RemoteCaller(ours)
+    try:
+        async with child(
+            "trainer",
+            argv,
+            log=log_dir / "trainer.log",
+            error=TrainError,
+            start_timeout=start_timeout,
+            pass_fds=(theirs.fileno(),),
+        ) as process:
+            theirs.close()
+            yield TrainerClient(remote, process)
+    finally:
+        theirs.close()
+        remote.close()

@@ -1,0 +1,52 @@
+"""Sessions as the rollout sees them: a conversation that is continued token by token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from miles_core.types import Generation, Message, Reward, Sample, SamplingParams, Status, TurnRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A conversation ready to be continued: the ids that the engine gets and how many of them are new."""
+
+    messages: tuple[Message, ...]
+    input_ids: tuple[int, ...]
+    appended_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One generation: the message that its tokens spell and what the engine returned."""
+
+    message: Message
+    generation: Generation
+
+
+class Session(Protocol):
+    """One conversation; stored tokens are never rendered or tokenized again."""
+
+    def prepare(self, messages: Sequence[Message]) -> Prompt:
+        """Attach ``messages`` to the deepest stored turn that they continue and tokenize only what is new.
+
+        Raises:
+            SessionError: if the chat template cannot append them token by token.
+        """
+
+    async def generate(self, prompt: Prompt, sampling: SamplingParams) -> Turn:
+        """Generate the next turn and store it."""
+
+    def sample(self, *, status: Status, turns: Sequence[TurnRecord], reward: Reward | None = None) -> Sample:
+        """The conversation that ends in the last stored turn, as one training sequence."""
+
+
+class SessionFactory(Protocol):
+    """Opens sessions."""
+
+    def __call__(self, *, task_id: str, group_id: str, trajectory_id: str) -> Session:
+        """A new, empty session of one trajectory."""

@@ -1,0 +1,50 @@
+"""Metrics of one step's rollout, by the names that every tracker uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from miles_core.types import Group, Trajectory
+
+
+def rollout_metrics(
+    groups: Sequence[Group], kept: Sequence[Group], dropped: Mapping[str, int], *, version: int
+) -> dict[str, float]:
+    """What the step generated; ``version`` is the committed policy version that staleness is counted from.
+
+    ``rollout/reward`` is over all scored trajectories, ``rollout/reward_kept`` over those that filters kept: the
+    second alone hides progress.
+    """
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    samples = [sample for trajectory in trajectories for sample in trajectory.samples]
+    metrics = {
+        "rollout/reward": _mean([reward for group in groups for reward in group.rewards]),
+        "rollout/reward_kept": _mean([reward for group in kept for reward in group.rewards]),
+        "rollout/response_length_mean": _mean([sample.trained_tokens for sample in samples]),
+        "rollout/response_length_max": max((sample.trained_tokens for sample in samples), default=0),
+        "rollout/turns": _mean([trajectory.turns for trajectory in trajectories]),
+        "rollout/env_retries": sum(turn.retries for sample in samples for turn in sample.turns),
+        "rollout/groups_kept": len(kept),
+        **{f"rollout/dropped/{reason}": count for reason, count in sorted(dropped.items())},
+        **_truncated(trajectories),
+    }
+    lags = [version - group.oldest_version for group in kept if group.oldest_version is not None]
+    metrics["rollout/staleness_mean"] = _mean(lags)
+    metrics["rollout/staleness_max"] = max(lags, default=0)
+    return {name: float(value) for name, value in metrics.items() if value is not None}
+
+
+def _truncated(trajectories: Sequence[Trajectory]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for trajectory in trajectories:
+        if trajectory.status == "truncated":
+            name = f"rollout/truncated/{trajectory.stop_reason}"
+            counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,113 @@
+"""Tasks from a JSON Lines file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+from pydantic import BaseModel, ConfigDict, Field
+
+from miles_core.api import DataError, Message, Task
+
+if TYPE_CHECKING:
+    from miles_core.api import PluginContext
+
+KNOWN = ("id", "prompt", "messages", "label", "images", "tools", "environment", "metadata")
+
+
+class JsonlConfig(BaseModel):
+    """Options of ``[data] use = "jsonl"``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str = Field(min_length=1, description="the file; relative to the config file")
+    shuffle: bool = Field(True, description="shuffle each epoch, by (seed, epoch)")
+
+
+class Jsonl:
+    """One task per line: ``{id, prompt | messages, label, images, tools, environment, metadata}``.
+
+    A ``prompt`` becomes a user message; a missing id is a hash of file name and line. The order of an epoch is a
+    function of the seed and the epoch alone.
+    """
+
+    Config = JsonlConfig
+
+    def __init__(self, config: JsonlConfig, context: PluginContext) -> None:
+        self._path = Path(context.service("base_dir")) / config.path
+        self._shuffle = config.shuffle
+        self._seed = context.seed
+        self._tasks = _read(self._path)
+        self._position = 0
+        self._shuffled: tuple[int, list[int]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def take(self, count: int) -> list[tuple[int, Task]]:
+        """The next ``count`` tasks, each with its epoch; epochs follow one another."""
+        taken = []
+        for position in range(self._position, self._position + count):
+            epoch, index = divmod(position, len(self._tasks))
+            taken.append((epoch, self._tasks[self._order(epoch)[index]]))
+        self._position += count
+        return taken
+
+    def _order(self, epoch: int) -> list[int]:
+        if self._shuffled is None or self._shuffled[0] != epoch:
+            order = list(range(len(self._tasks)))
+            if self._shuffle:
+                order = np.random.default_rng([self._seed, epoch]).permutation(len(order)).tolist()
+            self._shuffled = epoch, order
+        return self._shuffled[1]
+
+
+def _read(path: Path) -> list[Task]:
+    if not path.is_file():
+        raise DataError(f"no data file {path}", remedy="Correct data.path; it is relative to the config file.")
+    tasks = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                tasks.append(_task(line, f"{path}:{number}", f"{path.name}:{number}"))
+    if not tasks:
+        raise DataError(f"{path} holds no task", remedy="Write one JSON object per line.")
+    return tasks
+
+
+def _task(line: str, where: str, key: str) -> Task:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON: {error}", remedy="Write one JSON object per line.") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: expected a JSON object, got {type(row).__name__}")
+    unknown = sorted(set(row) - set(KNOWN))
+    if unknown:
+        raise DataError(f"{where}: unknown key {unknown[0]!r}", remedy=f"Known keys: {', '.join(KNOWN)}.")
+    return Task(
+        id=str(row["id"]) if row.get("id") is not None else xxhash.xxh3_64_hexdigest(key.encode()),
+        messages=_messages(row, where),
+        label=None if row.get("label") is None else str(row["label"]),
+        images=tuple(row.get("images") or ()),
+        tools=tuple(row.get("tools") or ()),
+        environment=row.get("environment"),
+        metadata=row.get("metadata") or {},
+    )
+
+
+def _messages(row: dict[str, Any], where: str) -> tuple[Message, ...]:
+    if ("prompt" in row) == ("messages" in row):
+        raise DataError(f"{where}: expected exactly one of `prompt` and `messages`")
+    try:
+        if "prompt" in row:
+            return (Message.from_chat({"role": "user", "content": row["prompt"]}),)
+        messages = tuple(Message.from_chat(message) for message in row["messages"])
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{where}: {error}") from None
+    if not messages:
+        raise DataError(f"{where}: `messages` is empty")
+    return messages
