@@ -1,4 +1,4 @@
-"""Write the quickstart's model directory, tasks and warm-up conversations again: ``python examples/quickstart/make.py``."""
+"""Write the quickstart's model, tasks and warm-up conversations again: ``python examples/quickstart/make.py``."""
 
 from __future__ import annotations
 

@@ -56,7 +56,6 @@ def _engine_app(options: EngineOptions) -> Any:
     from miles_core.engine.embedded.server import create_app
     from miles_core.engine.embedded.settings import EngineSettings
     from miles_core.session.tokenizer import ChatTokenizer
-    from miles_core.weights.layout import build_layout, is_tied
     from miles_core.weights.receive import WeightReceiver
     from miles_core.weights.routes import routes
 
@@ -76,12 +75,11 @@ def _engine_app(options: EngineOptions) -> Any:
     engine = EmbeddedEngine(
         model, tokenizer, settings, replay_points=facts.bridge.replay_points(model), routing=facts.routing
     )
-    mapping, parameters = facts.bridge.mapping, engine.parameters()
-    layout = build_layout(mapping, parameters, tie_word_embeddings=is_tied(mapping, parameters))
+    parameters = engine.parameters()
     context = PluginContext(services={"base_dir": options.model_path})
     config = hub.configure("weight_transports", options.transport)
     transport = hub.create("weight_transports", options.transport, config, context)
-    receiver = WeightReceiver(layout, parameters, transport, engine, version=options.weight_version)
+    receiver = WeightReceiver(facts.layout(parameters), parameters, transport, engine, version=options.weight_version)
     return create_app(engine, routes(receiver))
 
 

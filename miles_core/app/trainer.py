@@ -15,7 +15,7 @@ from miles_core.config.load import load_config
 from miles_core.kinds.train_backends import ModelSource
 from miles_core.train.objective import Objective, WeightedLoss
 from miles_core.train.trainer import Trainer, TrainerSettings
-from miles_core.weights.layout import build_layout, is_tied, view
+from miles_core.weights.layout import view
 from miles_core.weights.source import WeightSource
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ class TrainerService:
         supervised = wiring.hub.create("losses", "miles-hub/sft", None, wiring.context())
         self._supervised = Objective([WeightedLoss("sft", supervised)])
         self._weights = WeightSource(
-            self._layout(wiring), self._tensors, wiring.build("weight_transports", config.weights)
+            model.layout(self._backend.parameters()),
+            self._tensors,
+            wiring.build("weight_transports", config.weights),
         )
 
     def begin_supervised(self, settings: OptimizerSettings) -> None:
@@ -94,11 +96,6 @@ class TrainerService:
     def close(self) -> None:
         """Release what the backend holds."""
         self._backend.close()
-
-    def _layout(self, wiring: Wiring) -> Layout:
-        parameters = self._backend.parameters()
-        mapping = wiring.model.bridge.mapping
-        return build_layout(mapping, parameters, tie_word_embeddings=is_tied(mapping, parameters))
 
     def _tensors(self, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
         parameters = self._backend.parameters()

@@ -11,12 +11,15 @@ from miles_core.kinds.base import PluginContext
 from miles_core.plugins.hub import Hub
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    import torch
 
     from miles_core.config.load import LoadedConfig
     from miles_core.config.schema import Config, PluginTable
     from miles_core.kinds.model_bridges import ModelBridge
-    from miles_core.types import RoutingSpec
+    from miles_core.types import Layout, RoutingSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,15 @@ class ModelFacts:
     bridge: ModelBridge
     hf_config: dict[str, Any]
     routing: RoutingSpec | None
+
+    def layout(self, tensors: Mapping[str, torch.Tensor]) -> Layout:
+        """Where the checkpoint tensors live in a built model's parameters and persistent buffers."""
+        from miles_core.weights.layout import build_layout, is_tied
+
+        mapping = self.bridge.mapping
+        # Some configs leave the key out; then the built model tells.
+        tied = bool(self.hf_config.get("tie_word_embeddings", is_tied(mapping, tensors)))
+        return build_layout(mapping, tensors, tie_word_embeddings=tied)
 
     @property
     def vocab_size(self) -> int:

@@ -151,5 +151,7 @@ def _proof(samples: Sequence[Sample], spec: RoutingSpec) -> tuple[torch.Tensor, 
 
 
 def _padding(spec: RoutingSpec, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Consecutive experts in turn: distinct within a row, spread evenly, so that padding never piles up."""
-    return (np.arange(int(np.prod(shape)), dtype=np.int64) % spec.num_experts).reshape(shape)
+    """Consecutive experts in turn: distinct within a row and spread evenly, so that padding never piles up."""
+    rows, width, layers, top_k = shape
+    turn = np.arange(rows * width * top_k, dtype=np.int64).reshape(rows, width, 1, top_k) % spec.num_experts
+    return np.repeat(turn, layers, axis=2)

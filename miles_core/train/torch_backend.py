@@ -50,7 +50,7 @@ class TorchBackend:
             options: dict[str, Any] = {"use_reentrant": False}
             if self.replay is not None:
                 options["context_fn"] = self.replay.checkpoint_contexts
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+            self.model.activation_checkpointing_enable(options)
         self._reference: Any = None
         self._optimizer: torch.optim.Optimizer | None = None
         self._max_grad_norm = 1.0

@@ -1,0 +1,92 @@
+"""The ``miles`` command: it hands over to one module per sub-command and turns errors into one clear message."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+import cyclopts
+
+from miles_core import __version__
+from miles_core.config.suggest import did_you_mean
+from miles_core.errors import MilesError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TRACEBACK_FLAG = "--traceback"
+TRACEBACK_VARIABLE = "MILES_TRACEBACK"
+"""Set to 1 it does what the flag does."""
+
+app = cyclopts.App(
+    name="miles",
+    help="Post-train LLM and VLM agents with reinforcement learning, out of plugins.",
+    help_epilogue=f"Add {TRACEBACK_FLAG} to any command to see where an error comes from.",
+    version=__version__,
+    suppress_keyboard_interrupt=False,
+)
+# Import strings: a command's module is imported when that command runs, so that the others stay fast.
+app.command("miles_core.cli.train:train", name="train", help="Run the training that a config file describes.")
+app.command("miles_core.cli.serve:app", name="serve", help="Serve one part on its own: an engine or the router.")
+app.command("miles_core.cli.plugins:app", name="plugins", help="List and describe the installed plugins.")
+app.command("miles_core.cli.config:app", name="config", help="Show a resolved config, or describe every key.")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line ``argv`` (default: the process's) and exit with its code.
+
+    0 is success, 1 a mistake that the message explains, 2 an error that miles did not foresee, 130 an interrupt.
+    """
+    tokens = list(sys.argv[1:] if argv is None else argv)
+    show_traceback = os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0")
+    own = tokens[: tokens.index("--")] if "--" in tokens else tokens
+    if TRACEBACK_FLAG in own:
+        tokens.remove(TRACEBACK_FLAG)
+        show_traceback = True
+    raise SystemExit(_run(tokens, show_traceback=show_traceback))
+
+
+def _run(tokens: list[str], *, show_traceback: bool) -> int:
+    try:
+        result = app(tokens, result_action="return_value", exit_on_error=False, print_error=False)
+    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:  # noqa: BLE001 - the outermost boundary
+        if show_traceback:
+            traceback.print_exception(error)
+        return _report(error, show_traceback=show_traceback)
+    return result if isinstance(result, int) else 0
+
+
+def _report(error: BaseException, *, show_traceback: bool) -> int:
+    leaves = _leaves(error)
+    known = next((leaf for leaf in leaves if isinstance(leaf, MilesError)), None)
+    if isinstance(error, cyclopts.CycloptsError):
+        known = _usage_error(error)
+    if known is not None:
+        notes = "".join(f"\n  ({note})" for note in getattr(known, "__notes__", ()))
+        sys.stderr.write(f"error: {known}{notes}\n")
+        return 1
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+        return 130
+    hint = "" if show_traceback else f"\n  -> run it again with {TRACEBACK_FLAG} to see where, and report it"
+    sys.stderr.write(f"error: unexpected {type(leaves[0]).__name__}: {leaves[0]}{hint}\n")
+    return 2
+
+
+def _usage_error(error: cyclopts.CycloptsError) -> MilesError:
+    help_line = "add --help to see what the command takes"
+    if not isinstance(error, cyclopts.UnknownCommandError) or error.app is None or not error.unused_tokens:
+        return MilesError(str(error).strip(), remedy=help_line)
+    # Not cyclopts' own text: to make it, cyclopts imports the modules of all commands.
+    token, names = error.unused_tokens[0], [name for name in error.app if not name.startswith("-")]
+    return MilesError(
+        f"there is no command {token!r}; commands: {', '.join(names)}", remedy=did_you_mean(token, names) or help_line
+    )
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The exceptions inside nested groups, such as those that task groups raise, in order."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]

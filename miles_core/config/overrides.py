@@ -1,0 +1,87 @@
+"""``--set a.b=c``: one value of the config file, replaced from the command line."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from miles_core.config.schema import Config
+from miles_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def apply_overrides(document: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Write every ``path=value`` into the parsed file, in order; the last of several wins.
+
+    A path goes into tables by key and into arrays by index (``rewards.0.weight``); the index after the last appends.
+    A value is TOML where it can be parsed as such, otherwise text.
+
+    Raises:
+        ConfigError: if one is no ``path=value``, or its path runs into a plain value or beyond an array.
+    """
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        keys = [key.strip() for key in path.split(".")]
+        if not equals or not all(keys):
+            raise ConfigError(f"--set {override}: expected a dotted key, '=' and a value", remedy="write --set a.b=c")
+        _seed(document, keys)
+        _assign(document, keys, _value(text), override)
+
+
+def _value(text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    # A line break in the text could smuggle in further keys.
+    return parsed["value"] if len(parsed) == 1 else text
+
+
+def _seed(document: dict[str, Any], keys: list[str]) -> None:
+    """Start from the schema's default where a path enters a table that the file leaves out."""
+    field = Config.model_fields.get(keys[0])
+    if len(keys) == 1 or keys[0] in document or field is None:
+        return
+    match field.default:
+        case BaseModel() as table:
+            document[keys[0]] = table.model_dump(exclude_unset=True)
+        case tuple() as tables:
+            document[keys[0]] = [table.model_dump(exclude_unset=True) for table in tables]
+
+
+def _assign(document: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
+    container: dict[str, Any] | list[Any] = document
+    for depth, key in enumerate(keys[:-1]):
+        fresh: dict[str, Any] | list[Any] = [] if keys[depth + 1].isdigit() else {}
+        container = _enter(container, key, fresh, ".".join(keys[: depth + 1]), override)
+    if isinstance(container, dict):
+        container[keys[-1]] = value
+    else:
+        index = _index(container, keys[-1], override)
+        container[index : index + 1] = [value]
+
+
+def _enter(container: dict[str, Any] | list[Any], key: str, fresh: Any, path: str, override: str) -> Any:
+    if isinstance(container, dict):
+        inner = container.setdefault(key, fresh)
+    else:
+        index = _index(container, key, override)
+        if index == len(container):
+            container.append(fresh)
+        inner = container[index]
+    if not isinstance(inner, dict | list):
+        raise ConfigError(f"--set {override}: {path} is {inner!r}, which has no keys", remedy=f"end the path at {path}")
+    return inner
+
+
+def _index(array: list[Any], key: str, override: str) -> int:
+    if not key.isdigit() or int(key) > len(array):
+        raise ConfigError(
+            f"--set {override}: expected an index from 0 to {len(array)} (which appends); got {key!r}",
+            remedy="name an element of the array by its index, such as rewards.0.weight",
+        )
+    return int(key)

@@ -1,0 +1,99 @@
+"""A plugin's own options, validated by its ``Config`` model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from miles_core.config.suggest import unknown_key
+from miles_core.errors import ConfigError, PluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pydantic import BaseModel
+
+    from miles_core.plugins.reference import PluginRef
+
+HOST_KEYS = frozenset({"use", "name", "weight", "adapter", "timeout"})
+"""Keys of a plugin's table that belong to the host; no plugin may declare one."""
+
+_TABLES = {
+    "environments": "[[environments]]",
+    "reward_models": "[[rewards]]",
+    "filters": "[[filters]]",
+    "advantage_estimators": "[advantage]",
+    "losses": "[[losses]]",
+    "router_middlewares": "[[router.middleware]]",
+    "data_sources": "[data]",
+    "weight_transports": "[weights]",
+    "engines": "[engine]",
+    "train_backends": "[train]",
+    "trackers": "[[trackers]]",
+}
+
+
+def config_model(factory: Any, ref: PluginRef, host_keys: Collection[str] = HOST_KEYS) -> type[BaseModel] | None:
+    """The plugin's ``Config``; ``None`` if it takes no options.
+
+    Raises:
+        PluginError: if it is no pydantic model, or declares a key that belongs to the host.
+    """
+    model = getattr(factory, "Config", None)
+    if model is None:
+        return None
+    from pydantic import BaseModel
+
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        raise PluginError(f"the Config of {ref} is {model!r}", remedy="make it a subclass of pydantic.BaseModel")
+    if taken := sorted(_keys(model) & set(host_keys)):
+        raise PluginError(
+            f"the Config of {ref} declares {', '.join(taken)}, which belongs to the host",
+            remedy=f"rename {taken[0]} in the plugin's Config",
+        )
+    return model
+
+
+def make_config(model: type[BaseModel] | None, ref: PluginRef, options: Mapping[str, Any]) -> BaseModel | None:
+    """An instance of the plugin's ``Config`` from the options that the user wrote.
+
+    Raises:
+        ConfigError: naming table, plugin and key; all errors together.
+        PluginError: if the model itself fails.
+    """
+    where = f'{_TABLES.get(ref.kind, ref.kind)} use = "{ref.name}"'
+    if model is None:
+        if options:
+            raise ConfigError(
+                f"{where}: unknown keys {', '.join(options)}; {ref} takes no options", remedy="remove these keys"
+            )
+        return None
+    from pydantic import ValidationError
+
+    from miles_core.config.explain import explain
+
+    lines = _unknown_keys(model, options)
+    config = None
+    try:
+        config = model.model_validate(dict(options))
+    except ValidationError as error:
+        lines = explain(error, model) + [line for line in lines if model.model_config.get("extra") != "forbid"]
+    except Exception as error:
+        raise PluginError(
+            f"{where}: the Config of {ref} failed: {type(error).__name__}: {error}",
+            remedy="let its validators raise ValueError",
+        ) from error
+    if lines or config is None:
+        raise ConfigError(f"{where} ({ref}):\n  " + "\n  ".join(lines), remedy="correct these keys in the config file")
+    return config
+
+
+def _unknown_keys(model: type[BaseModel], options: Mapping[str, Any]) -> list[str]:
+    # A model that forgot `extra = "forbid"` would swallow typos in silence; only an explicit "allow" takes any key.
+    if model.model_config.get("extra") == "allow":
+        return []
+    known = _keys(model)
+    return [unknown_key(key, key, known) for key in options if key not in known]
+
+
+def _keys(model: type[BaseModel]) -> set[str]:
+    return {key for name, field in model.model_fields.items() for key in (name, field.alias) if key}

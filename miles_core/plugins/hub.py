@@ -1,0 +1,144 @@
+"""The hub: one object that finds, loads, configures and makes plugins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from miles_core.errors import MilesError, PluginError
+from miles_core.plugins.catalog import Catalog
+from miles_core.plugins.configure import HOST_KEYS, config_model, make_config
+from miles_core.plugins.discovery import find_distributions
+from miles_core.plugins.loader import load_factory
+from miles_core.plugins.reference import PluginRef
+from miles_core.plugins.resolve import kind_named, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pydantic import BaseModel
+
+    from miles_core.config.schema import PluginTable
+    from miles_core.kinds import PluginContext
+
+
+class Hub:
+    """The plugins of one process; make it with :meth:`discover` and use it from one thread, at wiring time.
+
+    A plugin is imported when it is asked for, so a broken one that nobody asks for harms nothing. Two hubs share no
+    state. Kinds are named by their plural, such as ``reward_models``.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._factories: dict[PluginRef, Callable[..., Any]] = {}
+
+    @classmethod
+    def discover(cls, block: Iterable[str] = (), path: Sequence[str] | None = None) -> Hub:
+        """Find all plugins on ``path`` (default: ``sys.path``) by metadata, except those of distributions in ``block``.
+
+        Raises:
+            PluginNotFound: if ``block`` names a distribution that offers no plugins.
+        """
+        return cls(Catalog(find_distributions(path), block))
+
+    @property
+    def blocked(self) -> tuple[PluginRef, ...]:
+        """What blocked distributions would have offered."""
+        return self._catalog.blocked
+
+    @property
+    def modules(self) -> tuple[PluginRef, ...]:
+        """Hand-written modules, which add plugins at run time."""
+        return self._catalog.modules
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with plugins that nobody asked for, one sentence each."""
+        return self._catalog.problems
+
+    def refs(self, kind: str | None = None, *, computed: bool = False) -> tuple[PluginRef, ...]:
+        """The plugins by kind, name and distribution; ``computed`` imports hand-written modules and adds theirs.
+
+        Raises:
+            PluginError: if there is no such kind.
+        """
+        if kind is not None:
+            kind_named(kind)
+        if computed:
+            self._catalog.run_modules()
+        return tuple(ref for ref in self._catalog.refs if kind in (None, ref.kind))
+
+    def resolve(self, kind: str, ref: str) -> PluginRef:
+        """The plugin that ``ref`` names: ``name``, ``distribution/name``, ``module:attribute`` or ``pkg.mod.fn``.
+
+        Raises:
+            PluginNotFound: if nothing, or more than one plugin, answers.
+        """
+        return resolve(kind, ref, self.refs(computed=True), self.blocked, self._catalog.failures)
+
+    def load(self, ref: PluginRef) -> Callable[..., Any]:
+        """Import the plugin, check it and return its factory; the same one every time.
+
+        Raises:
+            PluginError: naming kind, name, target, distribution, version and cause.
+        """
+        if ref not in self._factories:
+            self._factories[ref] = load_factory(ref)
+        return self._factories[ref]
+
+    def config_model(self, ref: PluginRef) -> type[BaseModel] | None:
+        """The plugin's ``Config`` class, ``None`` if it takes no options.
+
+        Raises:
+            PluginError: if the plugin cannot be loaded, or its ``Config`` declares a key of the host.
+        """
+        return config_model(self.load(ref), ref)
+
+    def configure(
+        self, kind: str, table: PluginTable | PluginRef | str, options: Mapping[str, Any] | None = None
+    ) -> BaseModel | None:
+        """The plugin's validated ``Config``, ``None`` if it takes no options; ``options`` default to the table's.
+
+        Raises:
+            ConfigError: if an option is unknown or wrong.
+            PluginError: if the plugin cannot be loaded, or its ``Config`` declares a key of the host.
+        """
+        if isinstance(table, PluginRef | str):
+            ref = self.resolve(kind, table) if isinstance(table, str) else table
+            return make_config(self.config_model(ref), ref, options or {})
+        ref = self.resolve(kind, table.use)
+        host_keys = HOST_KEYS.union(type(table).model_fields)
+        model = config_model(self.load(ref), ref, host_keys)
+        return make_config(model, ref, table.options if options is None else options)
+
+    def create(self, kind: str, ref: PluginRef | str, config: Any, context: PluginContext, app: Any = None) -> Any:
+        """Make the plugin's object: ``factory(config, context)``, middlewares ``factory(app, config, context)``.
+
+        Raises:
+            PluginError: if the factory fails; an error of miles keeps its type and gets a note that names the plugin.
+        """
+        ref = self.resolve(kind, ref) if isinstance(ref, str) else ref
+        factory = self.load(ref)
+        try:
+            made = factory(app, config, context) if kind_named(kind).wraps_app else factory(config, context)
+        except MilesError as error:
+            error.add_note(f"while making the {ref}")
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"{ref} failed to start: {type(error).__name__}: {error}", remedy="check its options, or repair it"
+            ) from error
+        missing = [member for member in kind_named(kind).members if not hasattr(made, member)]
+        if missing:
+            raise PluginError(f"{ref} made an object without {', '.join(missing)}", remedy=f"set {missing[0]} in it")
+        return made
+
+    def build(self, kind: str, table: PluginTable, context: PluginContext, app: Any = None) -> Any:
+        """Resolve, load, configure and create what a table of the config names.
+
+        Raises:
+            ConfigError: if an option is unknown or wrong.
+            PluginError: if the plugin cannot be found, loaded or made.
+        """
+        ref = self.resolve(kind, table.use)
+        return self.create(kind, ref, self.configure(kind, table), context, app)

@@ -1,0 +1,74 @@
+"""Filters: order kept, drops counted by reason, errors never decide."""
+
+from __future__ import annotations
+
+import pytest
+
+from filter_hub.equal_rewards import EqualRewards
+from miles_core.errors import RolloutError
+from miles_core.kinds.base import PluginContext
+from miles_core.kinds.filters import adapt
+from miles_core.rollout.filtering import FilterChain, NamedFilter
+from miles_core.types import Group, Status
+
+from .conftest import make_trajectory
+
+
+def group(index: int, *rewards: float | None, **options) -> Group:
+    trajectories = tuple(make_trajectory(f"g{index}t{i}", r, **options) for i, r in enumerate(rewards))
+    return Group(f"g{index}", index, trajectories[0].task, trajectories)
+
+
+def named(function) -> NamedFilter:
+    return NamedFilter(function.__name__, adapt(function)(None, PluginContext()))
+
+
+EQUAL = NamedFilter("equal_rewards", EqualRewards(None, PluginContext()))
+
+
+def test_groups_of_equal_rewards_are_dropped_and_counted() -> None:
+    kept, dropped = FilterChain([EQUAL]).apply([group(0, 1, 0), group(1, 1, 1), group(2, 0, 0), group(3, 0, 1)])
+    assert [g.index for g in kept] == [0, 3]
+    assert dropped == {"equal_rewards": 2}
+
+
+def test_rewards_equal_up_to_rounding_are_equal() -> None:
+    kept, _ = FilterChain([EQUAL]).apply([group(0, *[0.1 + 0.2, 0.3])])
+    assert kept == []
+
+
+def test_unscored_failed_and_aborted_trajectories_never_reach_a_filter() -> None:
+    mixed = group(0, 1, None, 0)
+    failed = make_trajectory("f", 0.0, status=Status.FAILED)
+    aborted = make_trajectory("a", 0.0, status=Status.ABORTED)
+    whole = Group("g", 0, mixed.task, (*mixed.trajectories, failed, aborted))
+    kept, dropped = FilterChain([EQUAL]).apply([whole])
+    assert [t.id for t in kept[0].trajectories] == ["g0t0", "g0t2"]
+    assert dropped == {"unscored": 1, "failed": 1, "aborted": 1}
+
+
+def test_a_filter_that_raises_stops_the_run_naming_filter_and_group() -> None:
+    def picky(item):
+        raise KeyError("difficulty")
+
+    with pytest.raises(RolloutError, match="filter picky raised KeyError on group g2"):
+        FilterChain([named(picky)]).apply([group(2, 1, 0)])
+
+
+def test_a_function_that_returns_no_bool_is_refused() -> None:
+    def vague(item):
+        return None
+
+    with pytest.raises(RolloutError, match="vague"):
+        FilterChain([named(vague)]).apply([group(0, 1, 0)])
+
+
+def test_the_first_filter_that_drops_names_the_reason() -> None:
+    def too_easy(item):
+        return False
+
+    def too_long(item):
+        return False
+
+    _, dropped = FilterChain([named(too_easy), named(too_long)]).apply([group(0, 1, 0)])
+    assert dropped == {"too_easy": 1}

@@ -1,0 +1,96 @@
+"""Rewards: a failure is None with a reason, never 0."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from miles_core.errors import RolloutError
+from miles_core.kinds.base import PluginContext
+from miles_core.kinds.reward_models import adapt
+from miles_core.rollout.scoring import Scorer, WeightedReward
+from miles_core.types import Reward, Status
+
+from .conftest import make_trajectory
+
+pytestmark = pytest.mark.anyio
+
+
+def reward(function, name="r", weight=1.0, timeout=5.0) -> WeightedReward:
+    return WeightedReward(name, adapt(function)(None, PluginContext()), weight, timeout)
+
+
+async def test_the_weighted_sum_keeps_its_components() -> None:
+    scorer = Scorer([reward(lambda t: 1.0, "a", 2.0), reward(lambda t: 0.5, "b", -1.0)])
+    (scored,) = await scorer.score([make_trajectory("x")])
+    assert scored.reward == Reward(1.5, None, {"a": 1.0, "b": 0.5})
+    assert scored.samples[0].reward == scored.reward
+
+
+async def test_one_missing_component_makes_the_sum_missing() -> None:
+    scorer = Scorer([reward(lambda t: 1.0, "a"), reward(lambda t: None, "b")])
+    (scored,) = await scorer.score([make_trajectory("x")])
+    assert scored.reward is not None
+    assert scored.reward.value is None
+    assert "b:" in (scored.reward.reason or "")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+async def test_a_reward_that_is_not_finite_is_missing(value: float) -> None:
+    (scored,) = await Scorer([reward(lambda t: value)]).score([make_trajectory("x")])
+    assert scored.reward is not None
+    assert scored.reward.value is None
+
+
+async def test_sync_and_async_functions_score_alike() -> None:
+    async def slow(trajectory):
+        await anyio.lowlevel.checkpoint()
+        return 1
+
+    for function in (slow, lambda t: 1):
+        (scored,) = await Scorer([reward(function)]).score([make_trajectory("x")])
+        assert scored.reward is not None
+        assert scored.reward.value == 1.0
+
+
+async def test_a_grader_that_raises_or_hangs_costs_one_trajectory_its_reward() -> None:
+    async def grade(trajectory):
+        if trajectory.id == "raises":
+            raise RuntimeError("no network")
+        if trajectory.id == "hangs":
+            await anyio.sleep_forever()
+        return 1.0
+
+    names = ["raises", "good", "hangs"]
+    scored = await Scorer([reward(grade, timeout=0.2)]).score([make_trajectory(name) for name in names])
+    assert [t.reward.value for t in scored if t.reward] == [None, 1.0, None]
+    assert "no network" in (scored[0].reward.reason or "")  # type: ignore[union-attr]
+
+
+async def test_failed_and_aborted_trajectories_are_never_sent_to_a_grader() -> None:
+    seen = []
+    scorer = Scorer([reward(lambda t: seen.append(t.id) or 1.0)])
+    items = [
+        make_trajectory("ok"),
+        make_trajectory("f", status=Status.FAILED),
+        make_trajectory("a", status=Status.ABORTED),
+    ]
+    scored = await scorer.score(items)
+    assert seen == ["ok"]
+    assert [t.reward.value for t in scored if t.reward] == [1.0, None, None]
+
+
+async def test_a_wrong_number_of_rewards_names_the_model_and_both_counts() -> None:
+    class Short:
+        scope = "group"
+
+        async def score(self, items):
+            return [Reward(1.0)]
+
+    with pytest.raises(RolloutError, match="reward model short: .* 3 rewards.*got 1"):
+        await Scorer([WeightedReward("short", Short())]).score([make_trajectory(str(i)) for i in range(3)])
+
+
+async def test_without_models_the_environments_rewards_are_summed() -> None:
+    (scored,) = await Scorer([]).score([make_trajectory("x", step_rewards=(0.2, 0.0, 1.0))])
+    assert scored.reward == Reward(1.2)

@@ -1,0 +1,155 @@
+"""Sessions: exact tokens, masks, logprobs, versions and routing of a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from miles_core.errors import RoutingError, SessionError
+from miles_core.session.session import TokenSession
+from miles_core.session.tokenizer import ChatTokenizer
+from miles_core.types import (
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    ImagePart,
+    Message,
+    RoutingSpec,
+    SamplingParams,
+    Status,
+    VersionSpan,
+)
+
+pytestmark = pytest.mark.anyio
+IM_END = 2
+SPEC = RoutingSpec(num_layers=3, layer_ids=(1, 2), num_experts=8, top_k=2)
+SAMPLING = SamplingParams(max_new_tokens=8)
+
+
+def experts_at(position: int, call: int) -> list[list[int]]:
+    """Recognisable experts per layer: position decides the first, the call the second."""
+    return [[(position + layer) % 4, 4 + (call + layer) % 4] for layer in range(SPEC.num_layers)]
+
+
+class ScriptedEngine:
+    """Answers with scripted texts; routing rows tell their position and call."""
+
+    def __init__(self, chat: ChatTokenizer, *texts: str, finish: str = "stop") -> None:
+        self.chat, self.texts, self.finish = chat, list(texts), finish
+        self.requests: list[GenerateRequest] = []
+        self.cut_rows = 0
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        call = len(self.requests)
+        self.requests.append(request)
+        ids = self.chat.encode(self.texts[call])
+        reason = FinishReason(self.finish, matched=IM_END if self.finish == "stop" else None)
+        output = np.array(ids + [IM_END] * (self.finish == "stop"), np.int32)
+        total = len(request.input_ids) + len(output)
+        positions = range(request.routed_experts_start_len, total - 1 - self.cut_rows)
+        rows = np.array([experts_at(p, call) for p in positions], np.int32).reshape(-1, 3, 2)
+        logprobs = -0.5 - np.arange(len(output), dtype=np.float32)
+        versions = (VersionSpan(call, 0, len(output)),)
+        return Generation(output, logprobs, reason, versions, rows if request.return_routed_experts else None)
+
+
+@pytest.fixture
+def open_session(chat: ChatTokenizer) -> Callable[..., TokenSession]:
+    def make(engine: ScriptedEngine, spec: RoutingSpec | None = SPEC) -> TokenSession:
+        return TokenSession(chat, engine, spec, task_id="t", group_id="g", trajectory_id="x")
+
+    return make
+
+
+async def play(session: TokenSession, shown: Sequence[str]) -> list[Message]:
+    messages = [Message("user", "value of c?")]
+    for observation in [*shown, None]:
+        turn = await session.generate(session.prepare(messages), SAMPLING)
+        messages.append(turn.message)
+        if observation is not None:
+            messages.append(Message("tool", observation))
+    return messages
+
+
+async def test_two_turns_give_one_sample_with_mask_one_on_generated_tokens_only(chat, open_session) -> None:
+    session = open_session(ScriptedEngine(chat, "get c", "2"))
+    await play(session, ["2"])
+    sample = session.sample(status=Status.COMPLETED, turns=[])
+    assert chat.decode(sample.tokens.tolist()) == (
+        "<|im_start|>user\nvalue of c?<|im_end|>\n<|im_start|>assistant\nget c<|im_end|>"
+        "\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n2<|im_end|>"
+    )
+    trained = sample.tokens[sample.loss_mask == 1]
+    assert chat.decode(trained.tolist()) == "get c<|im_end|>2<|im_end|>"
+    assert sample.logprobs[sample.loss_mask == 1].tolist() == [-0.5, -1.5, -2.5, -3.5, -4.5, -5.5, -0.5, -1.5]
+    assert not sample.logprobs[sample.loss_mask == 0].any()
+    assert [(s.version, s.end - s.start) for s in sample.versions] == [(0, 6), (1, 2)]
+    for span in sample.versions:
+        assert sample.loss_mask[span.start : span.end].all()
+
+
+async def test_the_second_turn_sends_the_stored_ids_of_the_first(chat, open_session) -> None:
+    engine = ScriptedEngine(chat, "get c", "2")
+    await play(open_session(engine), ["2"])
+    first, second = engine.requests
+    stored = [*first.input_ids, *chat.encode("get c"), IM_END]
+    assert list(second.input_ids[: len(stored)]) == stored
+    assert second.sampling.stop_token_ids == (IM_END,)
+
+
+async def test_routing_rows_belong_to_the_call_that_sampled_from_them(chat, open_session) -> None:
+    """radixark/miles#3307: a prefix fed again later must not overwrite the routes of decode time."""
+    engine = ScriptedEngine(chat, "get c", "2")
+    session = open_session(engine)
+    await play(session, ["2"])
+    first, second = engine.requests
+    rows_of_first = len(first.input_ids) + 6 - 1
+    assert second.routed_experts_start_len == rows_of_first
+    trace = session.sample(status=Status.COMPLETED, turns=[]).routing
+    assert trace is not None
+    assert trace.layer_ids == (1, 2)
+    assert trace.experts.dtype == np.uint8
+    for position in range(trace.rows):
+        call = 0 if position < rows_of_first else 1
+        assert trace.experts[position].tolist() == experts_at(position, call)[1:]
+
+
+async def test_missing_routing_rows_are_an_error_that_names_both_counts(chat, open_session) -> None:
+    engine = ScriptedEngine(chat, "get c")
+    engine.cut_rows = 1
+    with pytest.raises(RoutingError, match=r"\(24, 3, 2\).*\(23, 3, 2\)"):
+        await play(open_session(engine), [])
+
+
+async def test_an_aborted_turn_makes_a_sample_that_cannot_be_trained(chat, open_session) -> None:
+    engine = ScriptedEngine(chat, "ge", finish="abort")
+    engine.cut_rows = 3
+    session = open_session(engine)
+    prompt = session.prepare([Message("user", "value of c?")])
+    engine_without_rows = ScriptedEngine(chat, "ge", finish="abort")
+    session = open_session(engine_without_rows)
+    turn = await session.generate(prompt, SAMPLING)
+    assert turn.generation.finish_reason.type == "abort"
+    sample = session.sample(status=Status.ABORTED, turns=[])
+    assert not sample.status.trainable
+
+
+async def test_a_retried_turn_becomes_a_sibling_and_poisons_nothing(chat, open_session) -> None:
+    session = open_session(ScriptedEngine(chat, "get c", "get d", "3"))
+    ask = [Message("user", "value of c?")]
+    await session.generate(session.prepare(ask), SAMPLING)
+    retry = await session.generate(session.prepare(ask), SAMPLING)
+    assert retry.message.text == "get d"
+    conversation = [*ask, retry.message, Message("tool", "3")]
+    await session.generate(session.prepare(conversation), SAMPLING)
+    sample = session.sample(status=Status.COMPLETED, turns=[])
+    assert "get d" in chat.decode(sample.tokens.tolist())
+    assert "get c" not in chat.decode(sample.tokens.tolist())
+
+
+async def test_images_are_refused_not_dropped(chat, open_session) -> None:
+    session = open_session(ScriptedEngine(chat, "x"))
+    with pytest.raises(SessionError, match="text messages"):
+        session.prepare([Message("user", (ImagePart("a.png"),))])

@@ -1,0 +1,162 @@
+"""The trainer: one step's maths, independent of how it is split."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from miles_core.errors import TrainError
+from miles_core.kinds.base import PluginContext
+from miles_core.kinds.losses import TokenLoss
+from miles_core.kinds.train_backends import OptimizerSettings
+from miles_core.train.batching import TrainStep, collect
+from miles_core.train.objective import Objective, WeightedLoss
+from miles_core.train.trainer import Trainer, TrainerSettings
+from miles_core.types import Estimates, Status
+from miles_plugins.advantages.grpo import Grpo, GrpoConfig
+from miles_plugins.losses.ppo_clip import PpoClip, PpoClipConfig
+from miles_plugins.losses.sft import Sft
+
+from .conftest import make_group, make_sample
+
+GROUPS = (make_group(0, 1.0, 0.0, 0.0), make_group(1, 0.0, 1.0, length=12))
+TRAINED = sum(t.samples[0].trained_tokens for g in GROUPS for t in g.trajectories)
+
+
+def make_trainer(backend, *, losses=None, **settings) -> Trainer:
+    defaults = {
+        "epochs": 1,
+        "mini_batches": 1,
+        "old_logprobs": "proximal",
+        "replay_routing": True,
+        "max_tokens_per_micro_batch": 10_000,
+        "seed": 0,
+    }
+    losses = losses or [WeightedLoss("ppo_clip", PpoClip(PpoClipConfig(), PluginContext()))]
+    trainer = Trainer(
+        backend, Grpo(GrpoConfig(), PluginContext()), Objective(losses), TrainerSettings(**(defaults | settings))
+    )
+    trainer.begin(OptimizerSettings(1e-3, max_grad_norm=1e9))
+    return trainer
+
+
+def step(groups=GROUPS, denominator: int = TRAINED, rate: float = 1e-3) -> TrainStep:
+    return TrainStep(0, groups, denominator, rate)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_the_split_into_micro_batches_never_changes_the_step(make_backend, dense: bool) -> None:
+    whole, split = make_backend(dense=dense), make_backend(dense=dense)
+    first = make_trainer(whole).train_step(step())
+    second = make_trainer(split, max_tokens_per_micro_batch=15).train_step(step())
+    assert first["train/grad_norm"] == pytest.approx(second["train/grad_norm"], rel=1e-4)
+    for name, expected in whole.parameters().items():
+        assert torch.allclose(split.parameters()[name], expected, atol=1e-5), name
+
+
+def test_on_policy_the_ratio_is_one_and_nothing_is_clipped(make_backend) -> None:
+    metrics = make_trainer(make_backend()).train_step(step())
+    assert metrics["train/clip_fraction"] == 0
+    # The mean of -A over trained tokens: advantages times lengths, summed by hand.
+    _, batch = collect(step())
+    advantages = Grpo(GrpoConfig(), PluginContext()).estimate(batch).advantages
+    assert metrics["train/pg_loss"] == pytest.approx(-float(advantages[batch.loss_mask].mean()), abs=1e-5)
+
+
+def test_tokens_of_dropped_groups_stay_in_the_denominator(make_backend) -> None:
+    full = make_trainer(make_backend()).train_step(step())
+    tenth = make_trainer(make_backend()).train_step(step(denominator=10 * TRAINED))
+    assert tenth["train/grad_norm"] == pytest.approx(full["train/grad_norm"] / 10, rel=1e-4)
+
+
+def test_rollout_logprobs_as_denominator_skip_the_proximal_pass(make_backend) -> None:
+    backend = make_backend()
+    metrics = make_trainer(backend, old_logprobs="rollout").train_step(step())
+    assert "train/rollout_kl" not in metrics
+    assert metrics["train/clip_fraction"] > 0, "random rollout logprobs are far from the model's"
+
+
+def test_a_reference_model_is_kept_only_when_the_loss_needs_it(make_backend) -> None:
+    with_kl = WeightedLoss("ppo_clip", PpoClip(PpoClipConfig(kl_coefficient=0.1), PluginContext()))
+    trainer = make_trainer(make_backend(dense=True), losses=[with_kl])
+    # Only the reference pass runs without replay and the model has not moved: KL 0 first, above 0 later.
+    first = trainer.train_step(step(rate=0.05))
+    second = trainer.train_step(step(rate=0.05))
+    assert first["train/kl"] == pytest.approx(0, abs=1e-6)
+    assert second["train/kl"] > 1e-4
+    assert make_trainer(make_backend(dense=True)).backend._reference is None
+
+
+def test_learning_raises_the_logprob_of_rewarded_tokens(make_backend) -> None:
+    backend = make_backend()
+    trainer = make_trainer(backend, epochs=2, mini_batches=2)
+    winner = GROUPS[0].trajectories[0].samples[0]
+    mask = torch.tensor(winner.loss_mask.astype(bool))
+    before = backend.forward([winner], replay=True).logprobs[0][mask].sum()
+    for _ in range(5):
+        trainer.train_step(step())
+    assert backend.forward([winner], replay=True).logprobs[0][mask].sum() > before + 0.1
+
+
+def test_supervised_steps_lower_the_loss(make_backend) -> None:
+    backend = make_backend()
+    trainer = make_trainer(backend)
+    objective = Objective([WeightedLoss("sft", Sft(None, PluginContext()))])
+    samples = [make_sample(10, seed=i, routed=False) for i in range(4)]
+    losses = [trainer.supervised_step(samples, objective, 1e-2)["train/nll"] for _ in range(8)]
+    assert losses[-1] < losses[0] - 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"status": Status.ABORTED}, "aborted"), ({"reward": None}, "no reward")]
+)
+def test_samples_that_may_not_be_trained_are_refused(make_backend, change, message: str) -> None:
+    group = GROUPS[0]
+    bad = replace(group.trajectories[0], samples=(replace(group.trajectories[0].samples[0], **change),))
+    with pytest.raises(TrainError, match=message):
+        make_trainer(make_backend()).train_step(step((replace(group, trajectories=(bad,)),)))
+
+
+@pytest.mark.parametrize(
+    ("advantages", "message"), [(np.zeros(3, np.float32), "got shape \\(3,\\)"), (None, "not finite")]
+)
+def test_an_estimator_that_returns_nonsense_is_named(make_backend, advantages, message: str) -> None:
+    class Nonsense:
+        needs = ()
+
+        def estimate(self, batch):
+            return Estimates(advantages if advantages is not None else np.full(len(batch.tokens), np.nan, np.float32))
+
+    trainer = make_trainer(make_backend(dense=True))
+    trainer._estimator = Nonsense()
+    with pytest.raises(TrainError, match=message):
+        trainer.train_step(step())
+
+
+def test_a_loss_of_the_wrong_shape_or_value_is_named(make_backend) -> None:
+    class Reduced:
+        needs = ()
+
+        def loss(self, outputs, batch):
+            return TokenLoss(outputs.logprobs.sum(), batch.mask)
+
+    class Infinite(Reduced):
+        def loss(self, outputs, batch):
+            return TokenLoss(outputs.logprobs / 0.0, batch.mask)
+
+    for loss, message in ((Reduced(), "one value per token"), (Infinite(), "loss bad is")):
+        with pytest.raises(TrainError, match=message):
+            make_trainer(make_backend(dense=True), losses=[WeightedLoss("bad", loss)]).train_step(step())
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(make_backend) -> None:
+    backend = make_backend(dense=True)
+    before = {name: p.clone() for name, p in backend.parameters().items()}
+    next(backend.model.parameters()).grad = torch.full_like(next(backend.model.parameters()), torch.inf)
+    with pytest.raises(TrainError, match="gradient norm is"):
+        backend.optimizer_step(1e-3)
+    for name, expected in before.items():
+        assert torch.equal(backend.parameters()[name], expected)

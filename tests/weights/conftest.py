@@ -1,0 +1,120 @@
+"""Tiny real models, and an engine that serves one over loopback HTTP."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+import anyio
+import pytest
+import torch
+import transformers
+
+from miles_core.api import PluginContext
+from miles_core.weights.layout import build_layout, view
+from miles_core.weights.source import WeightSource
+from miles_plugins.bridges.qwen3_moe import Qwen3Moe
+from miles_plugins.transports.memory import Memory
+
+TOY_ENGINE = Path(__file__).with_name("toy_engine.py")
+SIZES = {
+    "vocab_size": 48,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+}
+MOE_SIZES = {**SIZES, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "norm_topk_prob": True}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def tiny():
+    """Makes a tiny random model: ``tiny("Qwen3Moe", seed=1, tie_word_embeddings=True)``."""
+
+    def make(family="Qwen3Moe", *, seed=0, dtype=torch.float32, **settings):
+        config_class = getattr(transformers, f"{family}Config")
+        model_class = getattr(transformers, f"{family}ForCausalLM")
+        config = config_class(**{**(MOE_SIZES if family == "Qwen3Moe" else SIZES), **settings})
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return model_class._from_config(config, dtype=dtype, attn_implementation="sdpa").eval()
+
+    return make
+
+
+@pytest.fixture
+def memory():
+    transport = Memory(None, PluginContext())
+    yield transport
+    transport.close()
+
+
+@pytest.fixture
+def layout_of():
+    def make(model):
+        return build_layout(Qwen3Moe.mapping, model.state_dict(), tie_word_embeddings=model.config.tie_word_embeddings)
+
+    return make
+
+
+@pytest.fixture
+def source_of(layout_of):
+    """The trainer's end for a model held in this process."""
+
+    def make(model, transport):
+        layout = layout_of(model)
+        tensors = model.state_dict(keep_vars=True)
+        placements = {placement.tensor.name: placement for placement in layout.placements}
+        return WeightSource(
+            layout, lambda names: ((name, view(tensors, placements[name])) for name in names), transport
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def toy_engine():
+    """The module ``toy_engine.py``."""
+    spec = importlib.util.spec_from_file_location("toy_engine", TOY_ENGINE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def serve(toy_engine):
+    """``async with serve(app) as url``."""
+
+    @asynccontextmanager
+    async def serving(app):
+        sock, url = toy_engine.listening_socket()
+        server = toy_engine.uvicorn_server(app)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(server.serve, sockets=[sock]))
+            try:
+                yield url
+            finally:
+                server.should_exit = True
+
+    return serving
+
+
+@pytest.fixture
+async def http():
+    async with aiohttp.ClientSession() as session:
+        yield session
