@@ -114,7 +114,7 @@ class Run:
     def _engine(self, index: int) -> AbstractAsyncContextManager[Child]:
         table = self.wiring.config.engine
         engine = self.wiring.build("engines", table)
-        command = engine.command(str(self.checkpoint(0)), index=index)
+        command = engine.command(str(self.checkpoint(0)), index=index, transport=self.wiring.config.weights.use)
         return child(
             f"engine-{index}",
             command.argv,

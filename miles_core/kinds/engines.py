@@ -29,8 +29,8 @@ class EngineCommand:
 class Engine(Protocol):
     """One kind of inference server."""
 
-    def command(self, model_path: str, *, index: int) -> EngineCommand:
-        """The command that serves the checkpoint at ``model_path`` as engine number ``index``."""
+    def command(self, model_path: str, *, index: int, transport: str) -> EngineCommand:
+        """The command that serves ``model_path`` as engine number ``index``, updated over a weight transport."""
 
 
 class EngineClient(Protocol):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from miles_core.errors import MilesError
+from miles_core.errors import MilesError, RolloutError
 from miles_core.types import Status, Trajectory, TurnRecord
 
 if TYPE_CHECKING:
@@ -87,9 +87,14 @@ class Episode:
         """One generation and the environment's answer; ``None`` while the episode goes on."""
         state = self._state
         room = self._budget.new_tokens(context=state.context, generated=state.generated)
-        if room <= 0:
-            if state.turns:  # the observation does not fit: the episode ends before it
-                state.messages.pop()
+        if room <= 0 and not state.turns:
+            raise RolloutError(
+                f"the prompt of task {self._task.id} has {state.context} tokens; with rollout.max_context_tokens = "
+                f"{self._budget.max_context_tokens} nothing can be generated",
+                remedy="Raise rollout.max_context_tokens (up to the model's context), or shorten the task.",
+            )
+        if room <= 0:  # the observation does not fit: the episode ends before it
+            state.messages.pop()
             return _End(Status.TRUNCATED, "token_budget")
         sampling = replace(self._sampling(len(state.turns)), max_new_tokens=room)
         started = time.perf_counter()

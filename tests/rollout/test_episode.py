@@ -69,9 +69,10 @@ async def test_the_response_budget_does_not_charge_the_prompt(play) -> None:
     assert trajectory.samples[0].turns[1].finish_reason == "length"
 
 
-async def test_a_prompt_longer_than_the_budget_generates_nothing(play) -> None:
+async def test_a_prompt_longer_than_the_budget_fails_with_both_numbers(play) -> None:
     trajectory = await play(Counting(), max_context_tokens=10)
-    assert (trajectory.status, trajectory.samples) == (Status.TRUNCATED, ())
+    assert (trajectory.status, trajectory.samples) == (Status.FAILED, ())
+    assert "19 tokens; with rollout.max_context_tokens = 10" in (trajectory.error or "")
 
 
 async def test_done_beats_every_budget(play, lookup) -> None:

@@ -1,0 +1,117 @@
+"""SGLang's control endpoints."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, get_args
+
+import anyio
+import numpy as np
+from anyio import to_thread
+from starlette.responses import JSONResponse, Response
+
+from miles_core.engine.embedded.engine import EmbeddedEngine, EngineUnavailable, PauseMode
+from miles_core.engine.embedded.generate_route import read_json
+from miles_core.engine.embedded.request import GenerateSpec
+from miles_core.engine.embedded.sampling_params import SamplingOptions
+from miles_core.errors import EngineRequestError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+_HEALTH_TIMEOUT = 20.0
+
+
+async def health(request: Request) -> Response:
+    """200 while the engine serves, 503 with the reason while it does not."""
+    reason = _engine(request).out_of_service
+    if reason is not None:
+        raise EngineUnavailable(f"the engine is out of service: {reason}")
+    return Response()
+
+
+async def health_generate(request: Request) -> Response:
+    """Like health, but proves it by generating one token."""
+    await health(request)
+    engine = _engine(request)
+    if engine.paused:
+        raise EngineUnavailable("generation is paused", remedy="Call /continue_generation first.")
+    prompt = np.zeros(1, np.int32)
+    spec = GenerateSpec(f"health-{uuid.uuid4().hex}", prompt, SamplingOptions(max_new_tokens=1, temperature=0.0))
+    with anyio.move_on_after(_HEALTH_TIMEOUT) as scope:
+        await engine.generate([spec])
+    if scope.cancelled_caught:
+        raise EngineUnavailable(f"one token took longer than {_HEALTH_TIMEOUT:.0f} s")
+    return Response()
+
+
+async def model_info(request: Request) -> Response:
+    """What is served, and its policy version."""
+    return JSONResponse(_model_info(_engine(request)))
+
+
+async def server_info(request: Request) -> Response:
+    """The settings and the present load."""
+    engine = _engine(request)
+    return JSONResponse({**asdict(engine.settings), **_model_info(engine), **engine.load()})
+
+
+async def abort_request(request: Request) -> Response:
+    """Abort ``rid``, or everything with ``abort_all``; unknown requests are ignored."""
+    body = await _object(request)
+    rid, everything = body.get("rid"), body.get("abort_all", False)
+    if not everything and not isinstance(rid, str):
+        raise EngineRequestError(f"send a rid (a string) or abort_all; got {body!r}")
+    _engine(request).abort(None if everything else rid)
+    return Response()
+
+
+async def pause_generation(request: Request) -> Response:
+    """Pause by ``mode`` and answer when no forward pass runs any more."""
+    mode = (await _object(request)).get("mode", "abort")
+    if mode not in get_args(PauseMode):
+        raise EngineRequestError(f"mode must be one of {', '.join(get_args(PauseMode))}; got {mode!r}")
+    await to_thread.run_sync(_engine(request).pause, mode)
+    return _ok("Generation paused.")
+
+
+async def continue_generation(request: Request) -> Response:
+    """Go on after a pause."""
+    await to_thread.run_sync(_engine(request).resume)
+    return _ok("Generation continued.")
+
+
+async def flush_cache(request: Request) -> Response:
+    """Forget cached prefixes; 400 while requests are inside."""
+    if not await to_thread.run_sync(_engine(request).flush_cache):
+        raise EngineRequestError(
+            "the cache cannot be flushed while requests run or wait", remedy="Abort them or wait until they end."
+        )
+    return _ok("Cache flushed.")
+
+
+def _engine(request: Request) -> EmbeddedEngine:
+    engine: EmbeddedEngine = request.app.state.engine
+    return engine
+
+
+def _model_info(engine: EmbeddedEngine) -> dict[str, Any]:
+    return {
+        "model_path": engine.settings.model_path,
+        "is_generation": True,
+        "weight_version": engine.weight_version,
+        "context_length": engine.settings.context_length,
+        "vocab_size": engine.vocab_size,
+    }
+
+
+async def _object(request: Request) -> dict[str, Any]:
+    body = await read_json(request)
+    if not isinstance(body, dict):
+        raise EngineRequestError(f"the body must be a JSON object; got {body!r}")
+    return body
+
+
+def _ok(message: str) -> Response:
+    return JSONResponse({"status": "ok", "success": True, "message": message})

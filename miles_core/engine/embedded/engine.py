@@ -1,0 +1,200 @@
+"""The embedded engine: what HTTP handlers and the weight receiver call."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from miles_core.engine.embedded.engine_thread import EngineThread
+from miles_core.engine.embedded.request import ActiveRequest
+from miles_core.engine.embedded.routing import RoutingRecorder
+from miles_core.engine.embedded.scheduler import Scheduler
+from miles_core.errors import EngineError, EngineRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    import torch
+
+    from miles_core.engine.embedded.request import Finished, GenerateSpec
+    from miles_core.engine.embedded.settings import EngineSettings
+    from miles_core.kinds.model_bridges import ReplayPoint
+    from miles_core.types import RoutingSpec
+
+PauseMode = Literal["abort", "retract", "in_place"]
+
+UPDATING = "updating"
+"""An out-of-service reason that starts with this word passes by itself."""
+
+_PAUSE = "pause"
+_SERVICE = "out of service"
+
+
+class EngineUnavailable(EngineError):  # noqa: N818 - reads as in "503 Service Unavailable"
+    """The engine is out of service for now; another worker may serve the request."""
+
+
+class EmbeddedEngine:
+    """Serves one Hugging Face causal LM; call :meth:`start` before and :meth:`close` after use.
+
+    Methods that are not coroutines may be called from any thread. Those that change what forward passes see wait for
+    the running pass to end, so event loops call them in a worker thread.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        settings: EngineSettings,
+        *,
+        replay_points: Sequence[ReplayPoint] = (),
+        routing: RoutingSpec | None = None,
+    ) -> None:
+        self.settings = settings
+        self.tokenizer = tokenizer
+        self.routing = routing if settings.return_routed_experts else None
+        self.vocab_size = int(model.get_input_embeddings().weight.shape[0])
+        self._model = model.eval()
+        self._recorder: RoutingRecorder | None = None
+        if self.routing is not None:
+            self._recorder = RoutingRecorder(replay_points, self.routing, 2 * settings.max_running_requests)
+        self._scheduler = Scheduler(model, tokenizer, settings, self._recorder)
+        self._thread = EngineThread(self._scheduler)
+        self._random = np.random.default_rng(settings.seed)
+        self._reason: str | None = None
+
+    def start(self) -> None:
+        """Start the engine thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop after the running step; requests that are still inside fail."""
+        self._thread.close()
+        if self._recorder is not None:
+            self._recorder.close()
+
+    async def generate(self, specs: Sequence[GenerateSpec]) -> list[Finished]:
+        """Generate for all ``specs``; cancelling the call aborts them.
+
+        Raises:
+            EngineRequestError: if a ``rid`` is in use already.
+            EngineUnavailable: if the engine is out of service for another reason than an update.
+            EngineError: if the engine died.
+        """
+        if not _passes(self._reason):
+            raise _unavailable(self._reason)
+        if len({spec.rid for spec in specs}) < len(specs):
+            raise EngineRequestError("the rids of a batch must differ", remedy="Send unique rids, or none.")
+        loop = asyncio.get_running_loop()
+        requests = [ActiveRequest(spec, self._seed(spec), loop.create_future(), loop) for spec in specs]
+        self._thread.submit(requests)
+        try:
+            return [await request.future for request in requests]
+        finally:
+            self._abandon(requests)
+
+    def abort(self, rid: str | None = None) -> None:
+        """Abort one request, or all when ``rid`` is ``None``; an unknown one is ignored."""
+        live = self._thread.live()
+        self._thread.abort([request for key, request in live.items() if rid is None or key == rid])
+
+    def pause(self, mode: PauseMode) -> None:
+        """Stop generating once the running step is over; new requests wait for :meth:`resume`.
+
+        Running requests keep their KV cache (``in_place``), go back to the queue (``retract``), or all requests end
+        (``abort``).
+        """
+        self._thread.set_gate(_PAUSE, closed=True)
+        if mode == "abort":
+            with self._thread.idle():
+                self.abort()
+        elif mode == "retract":
+            with self._thread.idle():
+                self._scheduler.retract_all()
+
+    def resume(self) -> None:
+        """Go on generating after :meth:`pause`."""
+        self._thread.set_gate(_PAUSE, closed=False)
+
+    def flush_cache(self) -> bool:
+        """Forget all cached prefixes; refused (``False``) while any request is inside."""
+        with self._thread.idle():
+            if self._thread.live():
+                return False
+            self._scheduler.clear_cache()
+            return True
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Keep the engine out of forward passes; entering waits for the running one to end."""
+        return self._thread.exclusive()
+
+    def set_out_of_service(self, reason: str | None) -> None:
+        """Stop forward passes for a reason, or serve again (``None``); waits for the running one to end.
+
+        While the reason starts with ``updating`` requests wait. For any other reason those inside and those that come
+        fail with :class:`EngineUnavailable`, so that a router sends them elsewhere.
+        """
+        self._reason = reason
+        self._thread.set_gate(_SERVICE, closed=reason is not None)
+        if not _passes(reason):
+            with self._thread.idle():
+                self._thread.fail_all(_unavailable(reason))
+
+    def commit_version(self, version: int) -> None:
+        """Call the present weights policy version ``version``; nothing computed before serves new requests."""
+        with self._thread.idle():
+            self._scheduler.set_version(str(version))
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The live parameters and persistent buffers by name, sharing memory with the model; write in place."""
+        return dict(self._model.state_dict())
+
+    @property
+    def weight_version(self) -> str:
+        """The committed policy version."""
+        return self._scheduler.version
+
+    @property
+    def paused(self) -> bool:
+        """Whether generation is paused."""
+        return self._thread.gate_closed(_PAUSE)
+
+    @property
+    def out_of_service(self) -> str | None:
+        """Why the engine does not serve, or ``None``."""
+        failure = self._thread.failure
+        return self._reason if failure is None else f"the engine died: {failure!r}"
+
+    def load(self) -> dict[str, int]:
+        """How many requests are inside and running, and how many tokens are cached for reuse."""
+        return {
+            "num_requests": len(self._thread.live()),
+            "num_running": len(self._scheduler.running),
+            "num_cached_tokens": self._scheduler.slots.cached_tokens,
+        }
+
+    def _seed(self, spec: GenerateSpec) -> int:
+        seed = spec.sampling.sampling_seed
+        if seed is None:
+            return int(self._random.integers(1 << 63))
+        wrapped = seed & ((1 << 64) - 1)
+        return wrapped - (1 << 64) if wrapped >> 63 else wrapped
+
+    def _abandon(self, requests: Sequence[ActiveRequest]) -> None:
+        """Abort what is not done, and read failures that a sibling already raised, so that asyncio does not warn."""
+        # a cancelled call has cancelled its future too, so only a result tells that the request has left the engine
+        self._thread.abort([request for request in requests if not request.future.done() or request.future.cancelled()])
+        for request in requests:
+            if request.future.done() and not request.future.cancelled():
+                request.future.exception()
+
+
+def _passes(reason: str | None) -> bool:
+    return reason is None or reason.startswith(UPDATING)
+
+
+def _unavailable(reason: str | None) -> EngineUnavailable:
+    return EngineUnavailable(f"the engine is out of service: {reason}")

@@ -1,0 +1,115 @@
+"""Forward passes of a Hugging Face model over slots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from miles_core.engine.embedded.kv_cache import SlotCache, Window
+from miles_core.errors import EngineError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from miles_core.engine.embedded.routing import RoutingRecorder
+    from miles_core.engine.embedded.slots import SlotTable
+
+
+class ModelRunner:
+    """Runs tokens of a :class:`SlotTable` through the model, keeping keys, values and routing per slot.
+
+    Raises:
+        EngineError: for a model whose attention this runner cannot mask: not sdpa, or with a sliding window.
+    """
+
+    def __init__(self, model: Any, slots: SlotTable, recorder: RoutingRecorder | None, context_length: int) -> None:
+        _require_supported(model.config.get_text_config(), context_length)
+        self._model = model
+        self._slots = slots
+        self._recorder = recorder
+        self._context_length = context_length
+        self._cache = SlotCache()
+        self._length = 0
+
+    def reserve(self, length: int) -> None:
+        """Make room for ``length`` tokens in every slot."""
+        if length > self._length:
+            self._length = min(max(length, 2 * self._length, 64), self._context_length)
+            self._slots.reserve(self._length)
+            if self._recorder is not None:
+                self._recorder.reserve(self._length)
+
+    def copy_prefixes(self, sources: NDArray[np.int64], targets: NDArray[np.int64], length: int) -> None:
+        """Copy what is cached for the first ``length`` tokens of slots ``sources`` to ``targets``, all at once."""
+        self._reserve_cache(int(max(sources.max(), targets.max())), length)
+        self._cache.copy_rows(torch.from_numpy(sources), torch.from_numpy(targets), length)
+        if self._recorder is not None:
+            self._recorder.copy_rows(sources, targets, length)
+
+    def forward(self, slots: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]) -> torch.Tensor:
+        """Run tokens ``starts .. starts + counts`` of each slot; returns the logits ``[B, V]`` after the last of each.
+
+        Rows shorter than the longest are padded on the right with their last token, which is masked for all others
+        and stored nowhere.
+        """
+        offsets = np.arange(counts.max())
+        positions = starts[:, None] + np.minimum(offsets, counts[:, None] - 1)
+        real = (offsets < counts[:, None]).ravel()
+        window = self._window(slots, positions, real)
+        self._cache.window = window
+        visible = torch.arange(window.length) <= torch.from_numpy(positions)[:, None, :, None]
+        output = self._model(
+            input_ids=torch.from_numpy(self._slots.tokens[slots[:, None], positions]).long(),
+            attention_mask=visible,
+            position_ids=torch.from_numpy(positions),
+            cache=self._cache,
+            use_cache=True,
+            logits_to_keep=torch.from_numpy(counts - 1)[:, None],
+        )
+        if self._recorder is not None:
+            self._recorder.commit(window.write_slots.numpy(), window.write_positions.numpy(), window.real)
+        self._slots.computed[slots] = starts + counts
+        logits: torch.Tensor = output.logits[:, 0]
+        return logits
+
+    def _window(self, slots: NDArray[np.int64], positions: NDArray[np.int64], real: NDArray[np.bool_]) -> Window:
+        length = int(positions.max()) + 1
+        self._reserve_cache(int(slots.max()), length)
+        write_slots = np.repeat(slots, positions.shape[1])
+        padded = not real.all()
+        return Window(
+            real=torch.from_numpy(np.flatnonzero(real)) if padded else None,
+            write_slots=torch.from_numpy(write_slots[real]),
+            write_positions=torch.from_numpy(positions.ravel()[real]),
+            read=_as_slice(slots),
+            length=length,
+        )
+
+    def _reserve_cache(self, highest_slot: int, length: int) -> None:
+        self._cache.reserve(highest_slot + 1, length, max_slots=self._slots.size, max_length=self._context_length)
+
+
+def _as_slice(slots: NDArray[np.int64]) -> torch.Tensor | slice:
+    """Neighbouring slots are read as a view, others are gathered."""
+    first, last = int(slots[0]), int(slots[-1])
+    if last - first + 1 == len(slots) and bool((np.diff(slots) == 1).all()):
+        return slice(first, last + 1)
+    return torch.from_numpy(slots)
+
+
+def _require_supported(config: Any, context_length: int) -> None:
+    implementation = config._attn_implementation
+    if implementation != "sdpa":
+        raise EngineError(
+            f"the embedded engine needs attention implementation 'sdpa'; the model uses {implementation!r}",
+            remedy='Build the model with attn_implementation="sdpa".',
+        )
+    window = getattr(config, "sliding_window", None)
+    other = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
+    if other or (window is not None and window < context_length):
+        raise EngineError(
+            f"the embedded engine serves full attention only; the model has {', '.join(other) or f'window {window}'}",
+            remedy="Serve this model with SGLang, or keep the context length within the window.",
+        )

@@ -1,0 +1,77 @@
+"""Drawing the next token of every row of a batch at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from miles_core.engine.embedded.columns import NO_TOKEN
+from miles_core.engine.embedded.noise import gumbel
+from miles_core.errors import EngineError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from miles_core.engine.embedded.columns import Columns
+
+
+def sample(
+    logits: torch.Tensor, columns: Columns, slots: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Token ids and their logprobs ``[B]`` from ``logits`` ``[B, V]`` of the rows in ``slots``.
+
+    Logprobs are those of ``logits / temperature`` (raw logits for greedy rows), before top-p, top-k, min-p and
+    ``min_new_tokens``. Sampling is Gumbel-max over noise that only the row's seed and position decide.
+
+    Raises:
+        EngineError: if a logit is NaN, which means that the weights are broken.
+    """
+    scaled = logits.float() / torch.from_numpy(columns.temperature[slots])[:, None]
+    logprobs = scaled.log_softmax(-1)
+    scores = _allowed(logprobs, columns, slots)
+    greedy = columns.greedy[slots]
+    if not greedy.all():
+        scores = scores + _noise(columns, slots, greedy, logits.shape[-1])
+    ids = scores.argmax(-1)
+    chosen = logprobs.gather(-1, ids[:, None])[:, 0]
+    if not bool(chosen.isfinite().all()):
+        raise EngineError(
+            "the model's logits are not finite",
+            remedy="Check the trainer's loss and the last weight update for NaN, then restart the engine.",
+        )
+    return ids.numpy(), chosen.numpy()
+
+
+def _noise(columns: Columns, slots: NDArray[np.int64], greedy: NDArray[np.bool_], vocab_size: int) -> torch.Tensor:
+    positions = columns.length[slots] - columns.prompt[slots]
+    noise = gumbel(torch.from_numpy(columns.seed[slots]), torch.from_numpy(positions), vocab_size)
+    noise[torch.from_numpy(greedy)] = 0.0
+    return noise
+
+
+def _allowed(logprobs: torch.Tensor, columns: Columns, slots: NDArray[np.int64]) -> torch.Tensor:
+    restricted = np.flatnonzero(columns.restricted[slots])
+    outputs = columns.length[slots] - columns.prompt[slots]
+    unstoppable = np.flatnonzero(outputs < columns.min_new[slots])
+    if not len(restricted) and not len(unstoppable):
+        return logprobs
+    scores = logprobs.clone()
+    for row in unstoppable:
+        stops = columns.stops[slots[row]]
+        scores[int(row), torch.from_numpy(stops[stops != NO_TOKEN])] = -torch.inf
+    if len(restricted):
+        rows = torch.from_numpy(restricted)
+        scores[rows] = _restrict(scores[rows], columns, slots[restricted])
+    return scores
+
+
+def _restrict(scores: torch.Tensor, columns: Columns, slots: NDArray[np.int64]) -> torch.Tensor:
+    """Top-k, top-p and min-p applied jointly to the sorted probabilities, as SGLang's torch backend does."""
+    ordered, order = scores.softmax(-1).sort(-1, descending=True)
+    before = ordered.cumsum(-1) - ordered
+    drop = before > torch.from_numpy(columns.top_p[slots])[:, None]
+    drop |= torch.arange(scores.shape[-1]) >= torch.from_numpy(columns.top_k[slots])[:, None]
+    drop |= ordered < ordered[:, :1] * torch.from_numpy(columns.min_p[slots])[:, None]
+    return scores.masked_fill(torch.zeros_like(drop).scatter_(-1, order, drop), -torch.inf)

@@ -1,0 +1,84 @@
+"""The embedded engine as a Starlette app."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from anyio import to_thread
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from miles_core.engine.embedded import control_routes
+from miles_core.engine.embedded.engine import EmbeddedEngine, EngineUnavailable
+from miles_core.engine.embedded.generate_route import generate
+from miles_core.errors import EngineRequestError, MilesError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from starlette.requests import Request
+
+
+def create_app(engine: EmbeddedEngine, extra_routes: Sequence[Route] = ()) -> Starlette:
+    """SGLang's HTTP API over ``engine``, whose thread lives as long as the app's lifespan.
+
+    ``extra_routes`` add endpoints; their handlers find the engine in ``request.app.state.engine``. Errors answer
+    ``{"error": {"message": ...}}``.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        del app
+        engine.start()
+        try:
+            yield
+        finally:
+            await to_thread.run_sync(engine.close)
+
+    app = Starlette(
+        routes=[*_routes(), *extra_routes],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _http_error, MilesError: _miles_error},
+    )
+    app.state.engine = engine
+    return app
+
+
+def _routes() -> list[Route]:
+    either = ["GET", "POST"]
+    return [
+        Route("/generate", generate, methods=["POST", "PUT"]),
+        Route("/health", control_routes.health),
+        Route("/health_generate", control_routes.health_generate),
+        Route("/model_info", control_routes.model_info),
+        Route("/get_model_info", control_routes.model_info),
+        Route("/server_info", control_routes.server_info),
+        Route("/get_server_info", control_routes.server_info),
+        Route("/abort_request", control_routes.abort_request, methods=["POST"]),
+        Route("/pause_generation", control_routes.pause_generation, methods=["POST"]),
+        Route("/continue_generation", control_routes.continue_generation, methods=["POST"]),
+        Route("/flush_cache", control_routes.flush_cache, methods=either),
+    ]
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{error.detail}: {request.method} {request.url.path}"
+    return _error(error.status_code, message)
+
+
+async def _miles_error(request: Request, error: Exception) -> Response:
+    del request
+    if isinstance(error, EngineRequestError):
+        return _error(HTTPStatus.BAD_REQUEST, str(error))
+    if isinstance(error, EngineUnavailable):
+        return _error(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+    return _error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+
+
+def _error(status: int, message: str) -> Response:
+    return JSONResponse({"error": {"message": message}}, status_code=status)

@@ -1,0 +1,128 @@
+"""The reply of ``/generate`` as a :class:`Generation`."""
+
+from __future__ import annotations
+
+import binascii
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pybase64
+
+from miles_core.errors import EngineError, RoutingError
+from miles_core.types import FinishReason, Generation, VersionSpan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from miles_core.types import GenerateRequest, RoutingSpec
+
+# what SGLang calls the weights that it started with
+_INITIAL = "default"
+
+
+def parse_generation(
+    reply: Mapping[str, Any], request: GenerateRequest, routing: RoutingSpec | None, seconds: float
+) -> Generation:
+    """The generation in one reply; a request that was aborted in the queue has no logprobs, versions or routing.
+
+    Raises:
+        EngineError: if something that was asked for is missing or malformed.
+        RoutingError: if the routed experts do not have one row per fed token.
+    """
+    try:
+        meta = reply["meta_info"]
+        finish = _finish_reason(meta["finish_reason"])
+        output_ids = np.array(reply.get("output_ids") or [], np.int32)
+        output_ids, logprobs = _logprobs(meta, output_ids, aborted=finish.type == "abort")
+        return Generation(
+            output_ids=output_ids,
+            logprobs=logprobs,
+            finish_reason=finish,
+            versions=_versions(meta, len(output_ids)),
+            routed_experts=_routed_experts(meta, request, routing, len(output_ids), aborted=finish.type == "abort"),
+            prompt_tokens=int(meta.get("prompt_tokens", len(request.input_ids))),
+            cached_tokens=int(meta.get("cached_tokens") or 0),
+            seconds=seconds,
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise EngineError(
+            f"the engine's reply to {request.rid} is malformed: {type(error).__name__}: {error}",
+            remedy="Check that the URL is that of an SGLang-compatible engine and that no proxy changes replies.",
+        ) from error
+
+
+def _finish_reason(raw: Mapping[str, Any]) -> FinishReason:
+    kind = raw["type"]
+    if kind not in ("stop", "length", "abort"):
+        raise ValueError(f"finish_reason must be stop, length or abort; got {kind!r}")
+    return FinishReason(kind, raw.get("matched"), raw.get("message"))
+
+
+def _logprobs(
+    meta: Mapping[str, Any], output_ids: NDArray[np.int32], *, aborted: bool
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    pairs = meta.get("output_token_logprobs")
+    if pairs is None and aborted:
+        # tokens without logprobs cannot be trained on or continued from, so an abort keeps none
+        return output_ids[:0], np.zeros(0, np.float32)
+    if pairs is None:
+        raise EngineError(
+            "logprobs were asked for, but the reply has no output_token_logprobs",
+            remedy="Check that no proxy drops return_logprob or rewrites meta_info.",
+        )
+    if [pair[1] for pair in pairs] != output_ids.tolist():
+        raise EngineError(
+            f"output_token_logprobs must cover the output ids one by one; got {len(pairs)} logprobs for "
+            f"{len(output_ids)} ids",
+            remedy="Check that speculative decoding and output rewriting are off.",
+        )
+    return output_ids, np.array([pair[0] for pair in pairs], np.float32)
+
+
+def _versions(meta: Mapping[str, Any], outputs: int) -> tuple[VersionSpan, ...]:
+    spans = meta.get("weight_versions")
+    if spans is None:
+        version = meta.get("weight_version")
+        spans = [] if version is None or not outputs else [{"version": version, "start": 0, "end": outputs}]
+    return tuple(VersionSpan(_version(span["version"]), int(span["start"]), int(span["end"])) for span in spans)
+
+
+def _version(raw: Any) -> int:
+    try:
+        return 0 if raw == _INITIAL else int(raw)
+    except (TypeError, ValueError):
+        raise EngineError(
+            f"weight_version must be a policy version, an integer; got {raw!r}",
+            remedy="Start the engine with --weight-version 0 and let miles set the later ones.",
+        ) from None
+
+
+def _routed_experts(
+    meta: Mapping[str, Any], request: GenerateRequest, routing: RoutingSpec | None, outputs: int, *, aborted: bool
+) -> NDArray[np.int32] | None:
+    if not request.return_routed_experts or routing is None:
+        return None
+    encoded = meta.get("routed_experts")
+    if encoded is None and aborted:
+        return None
+    if encoded is None:
+        raise EngineError(
+            "routed experts were asked for, but the reply has none",
+            remedy="Start the engine with --enable-return-routed-experts, and check that the router forwards "
+            "return_routed_experts.",
+        )
+    try:
+        raw = pybase64.b64decode(encoded, validate=True)
+    except binascii.Error as error:
+        raise RoutingError(f"routed_experts is not base64: {error}") from error
+    rows = max(0, len(request.input_ids) + outputs - 1 - request.routed_experts_start_len)
+    expected = rows * routing.num_layers * routing.top_k * 4
+    if len(raw) != expected:
+        raise RoutingError(
+            f"routed_experts must hold {expected} bytes: {rows} rows x {routing.num_layers} layers x "
+            f"{routing.top_k} experts x 4; got {len(raw)}",
+            remedy="Check that the engine serves the model that is trained, and that no proxy cuts replies.",
+        )
+    return np.frombuffer(raw, "<i4").astype(np.int32).reshape(rows, routing.num_layers, routing.top_k)
