@@ -93,7 +93,9 @@ class TokenSession:
         reason = generation.finish_reason
         if not len(generation.output_ids) and reason.type != "abort":
             raise SessionError(f"the engine finished with {reason.type!r} but generated no token")
-        stop = reason.matched if reason.type == "stop" and isinstance(reason.matched, int) else None
+        # By the token, not by the reason: a stop token sampled exactly at the limit is reported as "length".
+        last = int(generation.output_ids[-1]) if len(generation.output_ids) else None
+        stop = last if last in self._stop_token_ids else None
         total = len(prompt.input_ids) + len(generation.output_ids)
         if trace is not None and generation.routed_experts is not None and self._spec is not None:
             trace = trace.extended(generation.routed_experts, trace.rows, self._spec, tokens=total)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -147,6 +148,20 @@ async def test_a_retried_turn_becomes_a_sibling_and_poisons_nothing(chat, open_s
     sample = session.sample(status=Status.COMPLETED, turns=[])
     assert "get d" in chat.decode(sample.tokens.tolist())
     assert "get c" not in chat.decode(sample.tokens.tolist())
+
+
+async def test_a_stop_token_at_the_length_limit_is_not_written_twice(chat, open_session) -> None:
+    engine = ScriptedEngine(chat, "get c", "2")
+    session = open_session(engine)
+    answer = engine.generate
+
+    async def generate(request: GenerateRequest) -> Generation:
+        return replace(await answer(request), finish_reason=FinishReason("length"))
+
+    engine.generate = generate
+    await play(session, ["2"])
+    text = chat.decode(session.sample(status=Status.COMPLETED, turns=[]).tokens.tolist())
+    assert "get c<|im_end|>\n<|im_start|>tool" in text
 
 
 async def test_images_are_refused_not_dropped(chat, open_session) -> None:

@@ -159,15 +159,14 @@ class Scheduler:
         self.slots.tokens[slots, positions] = ids
         self.slots.logprobs[slots, positions] = logprobs
         self._columns.length[slots] = positions + 1
-        self._check_stop_strings(slots)
         for slot, reason in token_endings(ids, self._columns, slots):
-            if slot in self.running:
-                self._finish(slot, reason)
+            self._finish(slot, reason)
+        self._check_stop_strings(slots)
 
     def _check_stop_strings(self, slots: NDArray[np.int64]) -> None:
         for slot in slots.tolist():
-            request = self.running[slot]
-            if not request.spec.sampling.stop:
+            request = self.running.get(slot)
+            if request is None or not request.spec.sampling.stop:
                 continue
             output_ids = self._outputs(slot, self.slots.tokens)
             if len(output_ids) >= request.spec.sampling.min_new_tokens:

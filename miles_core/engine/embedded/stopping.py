@@ -24,17 +24,20 @@ def eos_token_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
 def token_endings(
     ids: NDArray[np.int64], columns: Columns, slots: NDArray[np.int64]
 ) -> list[tuple[int, dict[str, Any]]]:
-    """``(slot, finish_reason)`` of the rows that a stop token or the length limit ends, after ``ids`` were appended."""
+    """``(slot, finish_reason)`` of the rows that a stop token or the length limit ends, after ``ids`` were appended.
+
+    As in SGLang, the limit is looked at first: a stop token sampled exactly there reports ``length``.
+    """
     stopped = (columns.stops[slots] == ids[:, None]).any(1)
     full = columns.length[slots] >= columns.limit[slots]
     endings: list[tuple[int, dict[str, Any]]] = []
     for row in np.flatnonzero(stopped | full):
         slot = int(slots[row])
-        if stopped[row]:
-            endings.append((slot, {"type": "stop", "matched": int(ids[row])}))
-        else:
+        if full[row]:
             length = int(columns.length[slot] - columns.prompt[slot])
             endings.append((slot, {"type": "length", "length": length}))
+        else:
+            endings.append((slot, {"type": "stop", "matched": int(ids[row])}))
     return endings
 
 

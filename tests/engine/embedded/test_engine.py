@@ -174,6 +174,15 @@ async def test_stop_tokens_and_eos_end_with_the_token_kept(run: Any, moe: Any) -
     assert stopped.output_ids.tolist() == free.output_ids[:3].tolist()
 
 
+async def test_a_stop_token_at_the_length_limit_reports_length(run: Any, moe: Any) -> None:
+    """SGLang looks at the limit first."""
+    everything = tuple(range(2, 39))
+    [[one]] = await run(moe, [spec([3, 4], max_new_tokens=1, ignore_eos=False, stop_token_ids=everything)])
+    [[two]] = await run(moe, [spec([3, 4], max_new_tokens=2, ignore_eos=False, stop_token_ids=everything)])
+    assert one.finish_reason == {"type": "length", "length": 1}
+    assert two.finish_reason["type"] == "stop"
+
+
 async def test_the_models_own_eos_ends_a_request_unless_ignored(run: Any, moe: Any) -> None:
     prompts = [spec([5, 6], f"r{i}", sampling_seed=i, ignore_eos=False, max_new_tokens=100) for i in range(8)]
     [batch] = await run(moe, prompts)
