@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 
 from miles_core.app.errors import single_error
-from miles_core.errors import RolloutError
+from miles_core.errors import CheckpointError, RolloutError
 from miles_core.telemetry.metrics import rollout_metrics
 from miles_core.train.batching import TrainStep
 
@@ -147,17 +147,26 @@ class TrainingLoop:
         if last or (every and (step + 1) % every == 0):
             with self._phase("save"):
                 await self._save(step + 1)
-        if step % self._config.run.samples_every == 0 or last:
-            self._dump(rollout)
         seconds = time.perf_counter() - started
         metrics["perf/step_seconds"] = seconds
         metrics["perf/tokens_per_second"] = rollout.generated_tokens / seconds
         metrics |= {f"perf/phase/{name}": value for name, value in self._seconds.items()}
         if "rollout/reward" in metrics:
             self._rewards.append(metrics["rollout/reward"])
-        for tracker in self._trackers:
-            tracker.log(step + 1, metrics)
+        self._record(step, rollout, metrics, last=last)
         self._progress.step(step + 1, metrics)
+
+    def _record(self, step: int, rollout: StepRollout, metrics: Mapping[str, float], *, last: bool) -> None:
+        try:
+            if step % self._config.run.samples_every == 0 or last:
+                self._dump(rollout)
+            for tracker in self._trackers:
+                tracker.log(step + 1, metrics)
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write the metrics and samples of step {step + 1}: {error}",
+                remedy="Free space on that disk, or set run.dir to another; checkpoints that were saved are whole.",
+            ) from error
 
     def _is_solved(self, rollout: StepRollout) -> bool:
         """Count empty steps; enough of them in a row end the run, well or with an error that says why.

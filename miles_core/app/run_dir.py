@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def create_run_dir(loaded: LoadedConfig) -> Path:
-    """Create ``run.dir/run.id``; without an id it is the run's name and the time.
+    """Create ``run.dir/run.id``; without an id it is name, time and four random digits.
 
     Raises:
         CheckpointError: if it exists, or cannot be created.
     """
     run = loaded.config.run
-    identity = run.id or f"{run.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    identity = run.id or f"{run.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:4]}"
     path = Path(run.dir).expanduser().resolve() / identity
     try:
         path.mkdir(parents=True)

@@ -13,6 +13,7 @@ from miles_core.app.launch import Run
 from miles_core.app.run_dir import create_run_dir, write_records
 from miles_core.app.wiring import check_plugins, wire
 from miles_core.config.load import load_config
+from miles_core.telemetry.logs import logging_to
 from miles_core.telemetry.progress import TrainingProgress
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def train(
     lock = check_plugins(wiring)
     run_dir = create_run_dir(loaded)
     config_file = write_records(run_dir, loaded, lock)
-    with TrainingProgress(loaded.config.run.steps) as progress:
+    progress = TrainingProgress(loaded.config.run.steps)
+    with progress, logging_to(run_dir / "logs" / "driver.log", progress.say):
         progress.say(f"run {run_dir}")
         run = Run(wire(load_config(config_file), run_dir), config_file, progress)
         outcome = anyio.run(_interruptible, run)

@@ -48,7 +48,7 @@ class TrainingProgress:
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        self._console.print(text, markup=False)
+        self._console.print(text, markup=False, soft_wrap=True)
 
     def phase(self, name: str) -> None:
         """Show what the run is doing."""
