@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from miles_core.app.child import report
+from miles_core.app.child import is_child, report
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -25,6 +26,8 @@ class _ReportingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started and not self.should_exit:
+            if not is_child():
+                sys.stderr.write(f"serving on {self.url}\n")
             report({"url": self.url})
 
 
@@ -44,7 +47,7 @@ def bind(host: str, port: int, error: type[MilesError], what: str) -> socket.soc
         bound.close()
         used = cause.errno == errno.EADDRINUSE
         remedy = f"Choose another {what} port, or 0 for any free one" + (", or stop what uses it." if used else ".")
-        raise error(f"{what}: cannot listen on {host}:{port}: {cause.strerror}", remedy=remedy) from cause
+        raise error(f"the {what} cannot listen on {host}:{port}: {cause.strerror}", remedy=remedy) from cause
     return bound
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -114,9 +115,10 @@ class TrainingLoop:
                 rollout = await self._buffer.get(step, self._version)
             metrics = rollout_metrics(rollout.groups, rollout.kept, rollout.dropped, version=self._version)
             metrics |= await self._learn(rollout)
-            solved = self._is_solved(rollout)
-            await self._finish_step(step, rollout, metrics, started, last=solved or step + 1 == steps)
-            if solved:
+            nothing_left = self._nothing_left(rollout)
+            await self._finish_step(step, rollout, metrics, started, last=nothing_left or step + 1 == steps)
+            if nothing_left:
+                self._require_solved()
                 return self._outcome(step + 1, solved=True)
         return self._outcome(steps, solved=False)
 
@@ -168,29 +170,32 @@ class TrainingLoop:
                 remedy="Free space on that disk, or set run.dir to another; checkpoints that were saved are whole.",
             ) from error
 
-    def _is_solved(self, rollout: StepRollout) -> bool:
-        """Count empty steps; enough of them in a row end the run, well or with an error that says why.
-
-        Raises:
-            RolloutError: if there is nothing to learn from, although the task is not solved.
-        """
+    def _nothing_left(self, rollout: StepRollout) -> bool:
+        """Count empty steps; enough of them in a row end the run."""
         if rollout.kept:
             self._empty.clear()
-            return False
-        self._empty.append(rollout)
-        if len(self._empty) < self._config.run.max_empty_steps:
-            return False
+        else:
+            self._empty.append(rollout)
+        return len(self._empty) >= self._config.run.max_empty_steps
+
+    def _require_solved(self) -> None:
+        """Nothing is left to learn from: well, if the reward says so.
+
+        Raises:
+            RolloutError: with what was dropped and why.
+        """
         rewards = [reward for step in self._empty for reward in step.rewards]
         mean = sum(rewards) / len(rewards) if rewards else None
         if mean is not None and mean >= self._config.run.solved_reward - 1e-6:
-            return True
-        reasons = sum((step.dropped for step in self._empty), start=type(rollout.dropped)())
+            return
+        reasons = sum((step.dropped for step in self._empty), start=Counter[str]())
         counted = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         got = "no reward at all" if mean is None else f"a mean reward of {mean:.3f}"
         raise RolloutError(
             f"{len(self._empty)} steps in a row had no group to train on ({counted}), with {got} where "
-            f"run.solved_reward is {self._config.run.solved_reward:g}",
-            remedy="Look at samples/; make the task easier or the groups larger, or loosen the filters.",
+            f"run.solved_reward is {self._config.run.solved_reward:g}; the last checkpoint is saved",
+            remedy="Look at samples/; make the task easier or the groups larger, loosen the filters, or set "
+            "run.solved_reward to what counts as solved.",
         )
 
     def _outcome(self, steps: int, *, solved: bool) -> Outcome:

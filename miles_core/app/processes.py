@@ -84,7 +84,8 @@ async def child(
                 stdin=subprocess.PIPE,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(environment or {}), READY_FD: str(write_fd)},
+                # a bar that is redrawn hides what matters in a log
+                env={**os.environ, "TQDM_DISABLE": "1", **(environment or {}), READY_FD: str(write_fd)},
                 pass_fds=(write_fd, *pass_fds),
                 start_new_session=True,
             )

@@ -37,7 +37,7 @@ def load_factory(ref: PluginRef) -> Callable[..., Any]:
         )
     if kind.adapt is None:
         raise PluginError(
-            f"{ref} is a function, but a {kind.singular} must be a class",
+            f"{ref} is a function; it must be a class",
             remedy=f"write a class with the members {', '.join(kind.members)}",
         )
     factory = kind.adapt(target)

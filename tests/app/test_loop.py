@@ -132,6 +132,8 @@ async def test_empty_steps_of_low_reward_end_the_run_with_counts_and_reward() ->
     planes = Planes(lambda step: (0.25, 0.25))
     with pytest.raises(RolloutError, match=r"2 steps in a row .*2 equal_rewards.*0\.250"):
         await make(planes, run__steps=50).run()
+    assert ("save", 2) in planes.events, "what was learned before is not lost"
+    assert [row["step"] for row in planes.logged] == [1, 2]
 
 
 @pytest.mark.parametrize("failure", [("generate", 1), ("train", 1), ("publish", 2), ("save", 3)])

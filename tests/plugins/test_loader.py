@@ -105,7 +105,7 @@ def test_a_plain_function_is_adapted_and_keeps_its_docstring(site, prefix):
 
 def test_a_function_for_a_kind_that_needs_a_class_is_refused(site):
     error = _failure(site, "acme_mod:f", "def f(): ...", kind="trackers", name="f")
-    assert "a tracker must be a class" in error.message
+    assert "it must be a class" in error.message
     assert "log, close" in error.remedy
 
 
