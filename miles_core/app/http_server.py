@@ -38,7 +38,8 @@ def bind(host: str, port: int, error: type[MilesError], what: str) -> socket.soc
         MilesError: of class ``error``, if the port is in use or may not be bound.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio switches Nagle's algorithm off only where the protocol is named; with it, every answer takes 40 ms more.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
