@@ -20,6 +20,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 class MilesError(Exception):
     """Base of all errors that miles raises on purpose; its text says what was expected and what came.
@@ -41,6 +46,15 @@ class MilesError(Exception):
 
 def _rebuild(cls: type[MilesError], message: str, remedy: str | None) -> MilesError:
     return cls(message, remedy=remedy)
+
+
+def leaves_of(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions inside nested groups, such as those that task groups raise, in order."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves_of(inner)
+    else:
+        yield error
 
 
 class ConfigError(MilesError):

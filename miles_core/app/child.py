@@ -47,7 +47,7 @@ def report(message: dict[str, Any]) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Standard input is a pipe that only the parent holds: its end means that the parent is gone, however it went."""
+    """Only the parent holds the other end of standard input: its end means that the parent is gone, however it went."""
     while os.read(0, 4096):
         pass
     os._exit(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from miles_core.errors import MilesError
+from miles_core.errors import MilesError, leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,12 +19,3 @@ def single_error() -> Iterator[None]:
     except BaseExceptionGroup as group:
         leaves = list(leaves_of(group))
         raise next((leaf for leaf in leaves if isinstance(leaf, MilesError)), leaves[0]) from group
-
-
-def leaves_of(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions inside nested groups, in order."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from leaves_of(inner)
-    else:
-        yield error

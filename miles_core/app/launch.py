@@ -11,7 +11,7 @@ import aiohttp
 from anyio import to_thread
 
 from miles_core.app.loop import Outcome, TrainingLoop
-from miles_core.app.planes import build_scheduler
+from miles_core.app.planes import build_scheduler, observation_roles
 from miles_core.app.processes import Child, child
 from miles_core.app.supervise import supervised
 from miles_core.app.trainer_client import TrainerClient, trainer_process
@@ -63,7 +63,7 @@ class Run:
         ) as trainer:
             tokenizer = await to_thread.run_sync(ChatTokenizer.load, self.wiring.model.path)
             if config.rollout.max_turns > 1:
-                check_append_only(tokenizer, ["user"])
+                check_append_only(tokenizer, sorted(observation_roles(self.wiring)))
             await supervised([trainer.process], lambda: self._prepare(trainer, tokenizer))
             return await self._with_engines(trainer, tokenizer, source)
 
@@ -114,7 +114,7 @@ class Run:
     def _engine(self, index: int) -> AbstractAsyncContextManager[Child]:
         table = self.wiring.config.engine
         engine = self.wiring.build("engines", table)
-        command = engine.command(str(self.checkpoint(0)), index=index, transport=self.wiring.config.weights.use)
+        command = engine.command(str(self.checkpoint(0)), index=index, config_path=str(self.config_file))
         return child(
             f"engine-{index}",
             command.argv,

@@ -14,6 +14,7 @@ from miles_core.app.errors import single_error
 from miles_core.errors import CheckpointError, RolloutError
 from miles_core.telemetry.metrics import rollout_metrics
 from miles_core.train.batching import TrainStep
+from miles_core.train.schedule import LearningRateSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -76,6 +77,13 @@ class TrainingLoop:
         self._progress = progress
         self._save = save
         self._dump = dump
+        optimizer = config.optimizer
+        self._schedule = LearningRateSchedule(
+            optimizer.learning_rate,
+            config.run.steps,
+            optimizer.warmup_steps,
+            optimizer.final_lr_fraction if optimizer.decay == "linear" else 1.0,
+        )
         self._version = 0
         self._rewards: list[float] = []
         self._empty: list[StepRollout] = []
@@ -126,9 +134,7 @@ class TrainingLoop:
         """One optimizer pass and one weight update; nothing where no group is left."""
         if not rollout.kept:
             return {"weights/version": float(self._version)}
-        optimizer = self._config.optimizer
-        fraction = rollout.step / self._config.run.steps if optimizer.decay == "linear" else 0.0
-        rate = optimizer.learning_rate * (1 - (1 - optimizer.final_lr_fraction) * fraction)
+        rate = self._schedule.at(rollout.step)
         step = TrainStep(rollout.step, rollout.kept, rollout.generated_tokens, rate)
         with self._phase("train"):
             metrics = dict(await self._trainer.train_step(step))
@@ -186,14 +192,17 @@ class TrainingLoop:
         """
         rewards = [reward for step in self._empty for reward in step.rewards]
         mean = sum(rewards) / len(rewards) if rewards else None
-        if mean is not None and mean >= self._config.run.solved_reward - 1e-6:
+        causes = {reason: cause for step in self._empty for reason, cause in step.causes.items()}
+        clean = not causes and not any(step.dropped["stale"] for step in self._empty)
+        if clean and mean is not None and mean >= self._config.run.solved_reward - 1e-6:
             return
         reasons = sum((step.dropped for step in self._empty), start=Counter[str]())
         counted = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         got = "no reward at all" if mean is None else f"a mean reward of {mean:.3f}"
         raise RolloutError(
             f"{len(self._empty)} steps in a row had no group to train on ({counted}), with {got} where "
-            f"run.solved_reward is {self._config.run.solved_reward:g}; the last checkpoint is saved",
+            f"run.solved_reward is {self._config.run.solved_reward:g}; the last checkpoint is saved"
+            + "".join(f"\n  {reason}: {cause}" for reason, cause in causes.items()),
             remedy="Look at samples/; make the task easier or the groups larger, loosen the filters, or set "
             "run.solved_reward to what counts as solved.",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,12 +29,16 @@ STOP_SECONDS = 5.0
 
 @dataclass(eq=False)
 class Child:
-    """One running child; ``ready`` is what it reported, ``error`` the class that its death raises."""
+    """One running child; ``ready`` is what it reported, ``error`` the class that its death raises.
+
+    ``lifeline`` is our end of its standard input, which all that it starts inherits.
+    """
 
     name: str
     process: Process
     log: Path
     error: type[MilesError]
+    lifeline: socket.socket
     ready: dict[str, Any] = field(default_factory=dict)
     stopping: bool = False
 
@@ -70,18 +75,19 @@ async def child(
     """Start a child, wait until it reports, and end its whole process group on exit.
 
     ``start_timeout`` is in seconds. The child is in a process group of its own, so Ctrl-C reaches only the driver, and
-    its standard input is a pipe that ends with the driver.
+    its standard input is a socket that ends with the driver.
 
     Raises:
         MilesError: of class ``error`` if the child dies, reports an error, or is not ready in time.
     """
-    read_fd, write_fd = os.pipe()
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as sink:
+    read_fd, write_fd = os.pipe()
+    lifeline, stdin = socket.socketpair()
+    with stdin, log.open("ab") as sink:
         try:
             process = await anyio.open_process(
                 list(argv),
-                stdin=subprocess.PIPE,
+                stdin=stdin.fileno(),
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 # a bar that is redrawn hides what matters in a log
@@ -91,10 +97,11 @@ async def child(
             )
         except OSError as cause:
             os.close(read_fd)
+            lifeline.close()
             raise error(f"cannot start the {name} process: {cause}") from cause
         finally:
             os.close(write_fd)
-    running = Child(name, process, log, error)
+    running = Child(name, process, log, error, lifeline)
     try:
         running.ready = await _wait_ready(running, read_fd, start_timeout)
         yield running
@@ -128,15 +135,35 @@ async def _wait_ready(running: Child, read_fd: int, seconds: float) -> dict[str,
 async def _stop(running: Child) -> None:
     """Ask the child to end by closing its input, then end its group; nothing of it stays."""
     running.stopping = True
-    with anyio.CancelScope(shield=True):
-        if running.process.stdin is not None:
-            with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await running.process.stdin.aclose()
+    with anyio.CancelScope(shield=True), running.lifeline:
+        running.lifeline.shutdown(socket.SHUT_WR)
         with anyio.move_on_after(STOP_SECONDS):
             await running.process.wait()
         with suppress(ProcessLookupError):
-            os.killpg(running.process.pid, signal.SIGKILL)
+            running.process.kill()
         await running.process.wait()
+        await _end_group(running)
+
+
+async def _end_group(running: Child) -> None:
+    """End what the child started, then let Python's resource tracker remove the shared memory that they left.
+
+    A tracker ignores SIGTERM and works when the processes that it serves are gone; SIGKILL would come before that.
+    """
+    with suppress(ProcessLookupError):
+        os.killpg(running.process.pid, signal.SIGTERM)
+        with anyio.move_on_after(STOP_SECONDS):
+            await _hung_up(running.lifeline)
+        os.killpg(running.process.pid, signal.SIGKILL)
+
+
+async def _hung_up(lifeline: socket.socket) -> None:
+    """Wait until no process holds the other end."""
+    lifeline.setblocking(False)
+    with suppress(ConnectionResetError):
+        await anyio.wait_readable(lifeline)
+        while lifeline.recv(4096):
+            await anyio.wait_readable(lifeline)
 
 
 def _tail(log: Path) -> str:

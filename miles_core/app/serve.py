@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from miles_core.app.child import child_process
 from miles_core.app.http_server import bind, run_server
-from miles_core.app.wiring import read_model
-from miles_core.errors import EngineError, RouterError
+from miles_core.app.wiring import plugin_context, read_model
+from miles_core.config.schema import EngineTable, WeightsTable
+from miles_core.engine.embedded.plugin import Embedded
+from miles_core.errors import ConfigError, EngineError, RouterError
 from miles_core.kinds.base import PluginContext
 from miles_core.plugins.hub import Hub
 
@@ -17,39 +19,72 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from miles_core.config.schema import Config
+    from miles_core.config.load import LoadedConfig
+    from miles_core.config.schema import PluginTable
 
 
 @dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """How to serve a model with the embedded engine; ``None`` means the model's own."""
+class EngineSetup:
+    """What an engine process serves and how; the defaults are those of a run.
+
+    ``index`` is the engine's number in its run: it adds to the port and to the seed.
+    """
 
     model_path: Path
-    host: str = "127.0.0.1"
-    port: int = 0
-    dtype: str | None = None
-    threads: int = 1
-    max_running_requests: int = 256
-    context_length: int | None = None
-    transport: str = "memory"
-    weight_version: int = 0
-    seed: int = 0
+    engine: EngineTable = field(default_factory=EngineTable)
+    weights: WeightsTable = field(default_factory=WeightsTable)
+    bridge: str | None = None
+    block: tuple[str, ...] = ()
+    index: int = 0
+    context: PluginContext = field(default_factory=PluginContext)
+
+    @classmethod
+    def of_run(cls, loaded: LoadedConfig, model_path: Path, index: int) -> EngineSetup:
+        """Engine number ``index`` of the run whose folder holds the config file."""
+        config = loaded.config
+        return cls(
+            model_path,
+            config.engine,
+            config.weights,
+            config.model.bridge,
+            config.plugins.block,
+            index,
+            plugin_context(loaded, loaded.path.parent),
+        )
 
 
-def serve_engine(options: EngineOptions) -> None:
+def serve_engine(setup: EngineSetup) -> None:
     """Serve one model until the process is told to end.
 
     Raises:
         EngineError: if the port is in use.
-        ConfigError: if the model directory is not one.
+        ConfigError: if the model directory is not one, or an option of the engine is wrong.
     """
     with child_process():
-        bound = bind(options.host, options.port, EngineError, "engine")
-        app = _engine_app(options)
+        hub = Hub.discover(block=setup.block)
+        options = hub.configure("engines", setup.engine)
+        if not isinstance(options, Embedded.Config):
+            raise ConfigError(
+                f'this command serves the embedded engine; the config says [engine] use = "{setup.engine.use}"',
+                remedy='Set engine.use = "embedded", or start that engine by its own command.',
+            )
+        bound = bind(options.host, _port(options, setup.index), EngineError, "engine")
+        app = _engine_app(setup, options, hub)
         run_server(app, bound)
 
 
-def _engine_app(options: EngineOptions) -> Any:
+def _port(options: Embedded.Config, index: int) -> int:
+    """Engines on one host cannot share a port."""
+    port = options.port + index if options.port else 0
+    if port > 65535:
+        raise ConfigError(
+            f"engine {index} would listen on port {port}; the highest is 65535",
+            remedy="Lower engine.port, or set it to 0.",
+        )
+    return port
+
+
+def _engine_app(setup: EngineSetup, options: Embedded.Config, hub: Hub) -> Any:
     import torch
 
     from miles_core.engine.embedded.engine import EmbeddedEngine
@@ -60,30 +95,27 @@ def _engine_app(options: EngineOptions) -> Any:
     from miles_core.weights.routes import routes
 
     torch.set_num_threads(options.threads)
-    hub = Hub.discover()
-    facts = read_model(hub, options.model_path)
+    path = str(setup.model_path)
+    facts = read_model(hub, setup.model_path, setup.bridge)
     dtype = options.dtype or facts.hf_config.get("dtype") or facts.hf_config.get("torch_dtype") or "float32"
-    model = facts.bridge.build(str(options.model_path), dtype=dtype, init="pretrained", seed=0)
+    model = facts.bridge.build(path, dtype=dtype, init="pretrained", seed=0)
     settings = EngineSettings(
         context_length=min(options.context_length or facts.context_length, facts.context_length),
         max_running_requests=options.max_running_requests,
-        weight_version=str(options.weight_version),
-        model_path=str(options.model_path),
-        seed=options.seed,
+        model_path=path,
+        seed=setup.context.seed + setup.index,
     )
-    tokenizer = ChatTokenizer.load(options.model_path).tokenizer
+    tokenizer = ChatTokenizer.load(setup.model_path).tokenizer
     engine = EmbeddedEngine(
         model, tokenizer, settings, replay_points=facts.bridge.replay_points(model), routing=facts.routing
     )
     parameters = engine.parameters()
-    context = PluginContext(services={"base_dir": options.model_path})
-    config = hub.configure("weight_transports", options.transport)
-    transport = hub.create("weight_transports", options.transport, config, context)
-    receiver = WeightReceiver(facts.layout(parameters), parameters, transport, engine, version=options.weight_version)
+    transport = hub.build("weight_transports", setup.weights, setup.context)
+    receiver = WeightReceiver(facts.layout(parameters), parameters, transport, engine, version=0)
     return create_app(engine, routes(receiver))
 
 
-def serve_router(config: Config, workers: Sequence[str], context: PluginContext) -> None:
+def serve_router(loaded: LoadedConfig, workers: Sequence[str]) -> None:
     """Serve the router in front of ``workers`` until the process is told to end.
 
     Raises:
@@ -93,17 +125,14 @@ def serve_router(config: Config, workers: Sequence[str], context: PluginContext)
     from miles_core.router.settings import RouterSettings
 
     with child_process():
-        table = config.router
-        hub = Hub.discover(block=config.plugins.block)
-        middlewares = []
-        for entry in table.middleware:
-            options = hub.configure("router_middlewares", entry)
-            wrap = partial(_wrap, hub, entry.use, options, context)
-            middlewares.append((entry.use, wrap))
+        table = loaded.config.router
+        hub = Hub.discover(block=loaded.config.plugins.block)
+        context = plugin_context(loaded, loaded.path.parent)
+        middlewares = [(entry.use, partial(_wrap, hub, entry, context)) for entry in table.middleware]
         bound = bind(table.host, table.port, RouterError, "router")
         app = create_app(workers, RouterSettings(policy=table.policy), middlewares)
         run_server(app, bound, lifespan="on")
 
 
-def _wrap(hub: Hub, use: str, config: Any, context: PluginContext, app: Any) -> Any:
-    return hub.create("router_middlewares", use, config, context, app)
+def _wrap(hub: Hub, entry: PluginTable, context: PluginContext, app: Any) -> Any:
+    return hub.build("router_middlewares", entry, context, app)

@@ -57,14 +57,15 @@ def read_conversations(path: Path) -> list[list[Message]]:
     if not path.is_file():
         raise DataError(f"no warm-up file {path}", remedy="Correct warmup.data; it is relative to the config file.")
     conversations = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if not line.strip():
             continue
         try:
-            messages = [Message.from_chat(message) for message in json.loads(line)["messages"]]
+            messages = [Message.from_chat(message) for message in json.loads(line.decode("utf-8"))["messages"]]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
-                f"{path}:{number}: expected {{messages: [...]}}: {error}", remedy="Write one conversation per line."
+                f"{path}:{number}: expected {{messages: [...]}} in UTF-8: {error}",
+                remedy="Write one conversation per line.",
             ) from None
         if not any(message.role == "assistant" for message in messages) or messages[0].role == "assistant":
             raise DataError(f"{path}:{number}: a conversation begins with a prompt and holds an assistant's turn")

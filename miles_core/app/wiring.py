@@ -1,9 +1,9 @@
-"""From a config to plugins: which ones a run uses, checked before anything starts."""
+"""From a config to plugins and to the facts of its model."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import ConfigError
@@ -38,8 +38,7 @@ class Wiring:
 
     def context(self, **services: Any) -> PluginContext:
         """A plugin's context in this process."""
-        services.setdefault("base_dir", self.loaded.base_dir)
-        return PluginContext(run_dir=self.run_dir, seed=self.config.run.seed, services=services)
+        return plugin_context(self.loaded, self.run_dir, **services)
 
     def build(self, kind: str, table: PluginTable, **services: Any) -> Any:
         """Make the plugin that a table names."""
@@ -48,13 +47,18 @@ class Wiring:
 
 @dataclass(frozen=True, eq=False)
 class ModelFacts:
-    """What ``config.json`` of the model directory says, through its bridge."""
+    """What ``config.json`` of the model directory says, through its bridge.
+
+    ``vocab_size`` is the rows of the embedding, ``context_length`` the positions that the model knows.
+    """
 
     path: Path
     bridge_name: str
     bridge: ModelBridge
     hf_config: dict[str, Any]
     routing: RoutingSpec | None
+    vocab_size: int
+    context_length: int
 
     def layout(self, tensors: Mapping[str, torch.Tensor]) -> Layout:
         """Where the checkpoint tensors live in a built model's parameters and persistent buffers."""
@@ -65,22 +69,12 @@ class ModelFacts:
         tied = bool(self.hf_config.get("tie_word_embeddings", is_tied(mapping, tensors)))
         return build_layout(mapping, tensors, tie_word_embeddings=tied)
 
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the embedding."""
-        return int(self.hf_config["vocab_size"])
-
-    @property
-    def context_length(self) -> int:
-        """Positions that the model knows."""
-        return int(self.hf_config["max_position_embeddings"])
-
 
 def wire(loaded: LoadedConfig, run_dir: Path) -> Wiring:
     """Find the plugins of a config and read its model directory.
 
     Raises:
-        ConfigError: if the model directory is not one.
+        ConfigError: if the model directory is not one, or its ``config.json`` is broken.
         PluginError: if a plugin is missing.
     """
     hub = Hub.discover(block=loaded.config.plugins.block)
@@ -88,57 +82,65 @@ def wire(loaded: LoadedConfig, run_dir: Path) -> Wiring:
     return Wiring(loaded, hub, run_dir, model)
 
 
+def plugin_context(loaded: LoadedConfig, run_dir: Path, **services: Any) -> PluginContext:
+    """What plugins of a config get in this process."""
+    services.setdefault("base_dir", loaded.base_dir)
+    return PluginContext(run_dir=run_dir, seed=loaded.config.run.seed, services=services)
+
+
 def read_model(hub: Hub, path: Path, bridge: str | None = None) -> ModelFacts:
-    """Read a model directory with the bridge of its architecture.
+    """Read a model directory with the bridge of its architecture, or the one that is given.
 
     Raises:
-        ConfigError: if ``config.json`` is missing or names no architecture.
+        ConfigError: if ``config.json`` is missing, broken, or lacks what every run needs.
+        PluginError: if there is no such bridge.
     """
     file = path / "config.json"
+    hf_config = _read_config(file)
+    name = bridge or _architecture(hf_config, file)
+    made = hub.create("model_bridges", name, hub.configure("model_bridges", name), PluginContext())
+    return ModelFacts(
+        path=path,
+        bridge_name=name,
+        bridge=made,
+        hf_config=hf_config,
+        routing=made.routing_spec(hf_config),
+        vocab_size=_count(hf_config, "vocab_size", file),
+        context_length=_count(hf_config, "max_position_embeddings", file),
+    )
+
+
+def _read_config(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ConfigError(
-            f"no model in {path}: expected a config.json",
+            f"no model in {file.parent}: expected a config.json",
             remedy="Set model.path to a local Hugging Face model directory; it is relative to the config file.",
         )
-    hf_config: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    architectures = hf_config.get("architectures") or []
-    if bridge is None and not architectures:
-        raise ConfigError(f"{file} names no architecture", remedy="Set model.bridge to the bridge to use.")
-    name = bridge or architectures[0]
-    made = hub.create("model_bridges", name, hub.configure("model_bridges", name), PluginContext())
-    return ModelFacts(path, name, made, hf_config, made.routing_spec(hf_config))
+    try:
+        hf_config = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} must be JSON; it cannot be read: {error}", remedy="Restore the file.") from None
+    if not isinstance(hf_config, dict):
+        raise ConfigError(f"{file} must hold a JSON object; got {type(hf_config).__name__}", remedy="Restore the file.")
+    return hf_config
 
 
-def plugin_tables(config: Config) -> list[tuple[str, PluginTable]]:
-    """Every plugin that a config names, by kind, in the order of the file."""
-    return [
-        ("data_sources", config.data),
-        *(("environments", table) for table in config.environments),
-        *(("reward_models", table) for table in config.rewards),
-        *(("filters", table) for table in config.filters),
-        ("advantage_estimators", config.advantage),
-        *(("losses", table) for table in config.losses),
-        ("engines", config.engine),
-        *(("router_middlewares", table) for table in config.router.middleware),
-        ("train_backends", config.train),
-        ("weight_transports", config.weights),
-        *(("trackers", table) for table in config.trackers),
-    ]
+def _architecture(hf_config: Mapping[str, Any], file: Path) -> str:
+    match hf_config.get("architectures"):
+        case [str(first), *_]:
+            return first
+        case other:
+            raise ConfigError(
+                f"{file} must name an architecture; got architectures = {other!r}",
+                remedy="Set model.bridge to the bridge to use.",
+            )
 
 
-def check_plugins(wiring: Wiring) -> list[dict[str, Any]]:
-    """Load every plugin of the config and validate its options; returns the plugin lock.
-
-    Raises:
-        MilesError: before the run starts, naming table and plugin.
-    """
-    lock = [{"kind": "model_bridges", **_entry(wiring.hub, "model_bridges", wiring.model.bridge_name)}]
-    for kind, table in plugin_tables(wiring.config):
-        wiring.hub.configure(kind, table)
-        lock.append({"kind": kind, **_entry(wiring.hub, kind, table.use)})
-    return lock
-
-
-def _entry(hub: Hub, kind: str, use: str) -> dict[str, Any]:
-    ref = asdict(hub.resolve(kind, use))
-    return {"use": use, **{key: ref[key] for key in ("name", "target", "distribution", "version")}}
+def _count(hf_config: Mapping[str, Any], key: str, file: Path) -> int:
+    value = hf_config.get(key)
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(
+            f"{file}: {key} must be a positive integer; got {value!r}",
+            remedy="Use the config.json that belongs to the model's weights.",
+        )
+    return value

@@ -12,7 +12,12 @@ app = App(name="config", help="Show a resolved config, or describe every key.")
 
 
 @app.command
-def show(config: Path, /, *, overrides: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = ()) -> None:
+def show(
+    config: Path,
+    /,
+    *,
+    overrides: Annotated[tuple[str, ...], Parameter(name="--set", negative=(), show_default=False)] = (),
+) -> None:
     """Print the config as it will run, defaults included, as TOML.
 
     Parameters
@@ -20,7 +25,7 @@ def show(config: Path, /, *, overrides: Annotated[tuple[str, ...], Parameter(nam
     config
         A TOML file.
     overrides
-        KEY=VALUE replaces one value, such as rewards.0.weight=2; may be repeated.
+        KEY=VALUE replaces one value of the file, such as rewards.0.weight=2; may be given several times.
     """
     from miles_core.config.load import dump_config, load_config
 

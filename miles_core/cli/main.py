@@ -11,7 +11,7 @@ import cyclopts
 
 from miles_core import __version__
 from miles_core.config.suggest import did_you_mean
-from miles_core.errors import MilesError
+from miles_core.errors import MilesError, leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,11 @@ app = cyclopts.App(
     suppress_keyboard_interrupt=False,
 )
 # Import strings: a command's module is imported when that command runs, so that the others stay fast.
-app.command("miles_core.cli.train:train", name="train", help="Run the training that a config file describes.")
+app.command(
+    "miles_core.cli.train:train",
+    name="train",
+    help="Train the policy that a config file describes, into a new folder below runs/.",
+)
 app.command("miles_core.cli.serve:app", name="serve", help="Serve one part on its own: an engine or the router.")
 app.command("miles_core.cli.plugins:app", name="plugins", help="List and describe the installed plugins.")
 app.command("miles_core.cli.config:app", name="config", help="Show a resolved config, or describe every key.")
@@ -59,7 +63,7 @@ def _run(tokens: list[str], *, show_traceback: bool) -> int:
 
 
 def _report(error: BaseException, *, show_traceback: bool) -> int:
-    leaves = _leaves(error)
+    leaves = list(leaves_of(error))
     known = next((leaf for leaf in leaves if isinstance(leaf, MilesError)), None)
     if isinstance(error, cyclopts.CycloptsError):
         known = _usage_error(error)
@@ -69,13 +73,13 @@ def _report(error: BaseException, *, show_traceback: bool) -> int:
         return 1
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
         return 130
-    hint = "" if show_traceback else f"\n  -> run it again with {TRACEBACK_FLAG} to see where, and report it"
+    hint = "" if show_traceback else f"\n  -> Run it again with {TRACEBACK_FLAG} to see where, and report it."
     sys.stderr.write(f"error: unexpected {type(leaves[0]).__name__}: {leaves[0]}{hint}\n")
     return 2
 
 
 def _usage_error(error: cyclopts.CycloptsError) -> MilesError:
-    help_line = "add --help to see what the command takes"
+    help_line = "Add --help to see what the command takes."
     if not isinstance(error, cyclopts.UnknownCommandError) or error.app is None or not error.unused_tokens:
         return MilesError(str(error).strip(), remedy=help_line)
     # Not cyclopts' own text: to make it, cyclopts imports the modules of all commands.
@@ -83,10 +87,3 @@ def _usage_error(error: cyclopts.CycloptsError) -> MilesError:
     return MilesError(
         f"there is no command {token!r}; commands: {', '.join(names)}", remedy=did_you_mean(token, names) or help_line
     )
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    """The exceptions inside nested groups, such as those that task groups raise, in order."""
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]

@@ -30,6 +30,9 @@ _COLUMNS = ("kind", "name", "distribution", "version", "state", "target")
 def list_plugins(*, kind: str | None = None, json: Annotated[bool, Parameter(negative=())] = False) -> None:
     """List the installed plugins from their metadata, importing none of them.
 
+    A config file names a plugin by NAME, or by DISTRIBUTION/NAME where several offer that name; `miles plugins show
+    NAME` tells its options. Computed ones are modules that add plugins when a run starts.
+
     Parameters
     ----------
     kind
@@ -85,9 +88,9 @@ def _kinds_with(hub: Hub, name: str) -> list[str]:
     known = sorted({ref.name for ref in refs})
     raise PluginNotFound(
         f"no plugin is called {name!r}; installed: {', '.join(known) or 'none'}",
-        remedy="add --kind to describe a module:attribute"
+        remedy="Add --kind to describe a module:attribute."
         if ":" in name
-        else did_you_mean(name, known) or "run `miles plugins list`",
+        else did_you_mean(name, known) or "Run `miles plugins list`.",
     )
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 from cyclopts import Parameter
 
+from miles_core.app.checks import check_run
 from miles_core.app.launch import Run
 from miles_core.app.run_dir import create_run_dir, write_records
-from miles_core.app.wiring import check_plugins, wire
+from miles_core.app.wiring import wire
 from miles_core.config.load import load_config
 from miles_core.telemetry.logs import logging_to
 from miles_core.telemetry.progress import TrainingProgress
@@ -22,21 +23,21 @@ if TYPE_CHECKING:
 
 def train(
     config: Path,
+    /,
     *,
-    overrides: Annotated[tuple[str, ...], Parameter(name="--set", negative=())] = (),
+    overrides: Annotated[tuple[str, ...], Parameter(name="--set", negative=(), show_default=False)] = (),
 ) -> int:
-    """Train the policy that a config file describes; runs live in ``runs/<id>/``.
+    """Train the policy that a config file describes, into a new folder below runs/.
 
     Parameters
     ----------
     config
-        The TOML file; ``miles config reference`` explains its keys.
+        The TOML file, such as examples/quickstart/config.toml; `miles config reference` explains its keys.
     overrides
-        Change a key for this run, such as ``--set run.seed=1``; may be given several times.
+        KEY=VALUE replaces one value of the file, such as run.seed=1; may be given several times.
     """
     loaded = load_config(config, overrides)
-    wiring = wire(loaded, Path())
-    lock = check_plugins(wiring)
+    lock = check_run(wire(loaded, Path()))
     run_dir = create_run_dir(loaded)
     config_file = write_records(run_dir, loaded, lock)
     progress = TrainingProgress(loaded.config.run.steps)

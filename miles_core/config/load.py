@@ -50,28 +50,54 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
         source = f"{path} with --set {' '.join(overrides)}" if overrides else str(path)
         raise ConfigError(
             f"{source}: {count}\n  " + "\n  ".join(lines),
-            remedy="correct these keys; `miles config reference` describes them all",
+            remedy="Correct these keys; `miles config reference` describes them all.",
         ) from None
     absolute = path.resolve()
     return LoadedConfig(config, absolute, absolute.parent / (config.run.base_dir or ""))
 
 
 def dump_config(config: Config) -> str:
-    """The whole config as TOML, defaults and plugin options included; keys without a value are left out."""
-    return tomli_w.dumps(config.model_dump(exclude_none=True))
+    """The whole config as TOML, defaults and plugin options included; keys without a value are left out.
+
+    Tables come in the schema's order, arrays of tables as ``[[...]]``, as a person writes them.
+    """
+    document = config.model_dump(exclude_none=True)
+    sections = []
+    if empty := {name: value for name, value in document.items() if not value}:
+        sections.append(tomli_w.dumps(empty))
+    for name, value in document.items():
+        is_array = not isinstance(value, dict)
+        for table in value if is_array else [value]:
+            arrays = {key: inner for key, inner in table.items() if _is_tables(inner)}
+            sections.append(_section((name,), {k: v for k, v in table.items() if k not in arrays}, is_array=is_array))
+            sections += [_section((name, key), row, is_array=True) for key, rows in arrays.items() for row in rows]
+    return "\n".join(sections)
+
+
+def _is_tables(value: Any) -> bool:
+    """Whether a value is an array of plugin tables, such as ``router.middleware``."""
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(v, dict) and "use" in v for v in value)
+
+
+def _section(path: tuple[str, ...], table: dict[str, Any], *, is_array: bool) -> str:
+    # tomli_w writes short arrays of tables on one line, so each is written as a table and made one of an array
+    for key in reversed(path):
+        table = {key: table}
+    text = tomli_w.dumps(table)
+    return f"[{text}".replace("]\n", "]]\n", 1) if is_array else text
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"there is no config file {path}", remedy="check the path") from None
+        raise ConfigError(f"there is no config file {path}", remedy="Check the path.") from None
     except IsADirectoryError:
         files = ", ".join(sorted(found.name for found in path.glob("*.toml"))) or "no .toml file"
-        raise ConfigError(f"{path} is a directory; it holds {files}", remedy="name the config file itself") from None
+        raise ConfigError(f"{path} is a directory; it holds {files}", remedy="Name the config file itself.") from None
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}", remedy="check its permissions") from None
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", remedy="Check its permissions.") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error}", remedy="save it as UTF-8") from None
+        raise ConfigError(f"{path} is not UTF-8 text: {error}", remedy="Save it as UTF-8.") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}", remedy="correct that line") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}", remedy="Correct that line.") from None

@@ -27,7 +27,7 @@ def apply_overrides(document: dict[str, Any], overrides: Sequence[str]) -> None:
         path, equals, text = override.partition("=")
         keys = [key.strip() for key in path.split(".")]
         if not equals or not all(keys):
-            raise ConfigError(f"--set {override}: expected a dotted key, '=' and a value", remedy="write --set a.b=c")
+            raise ConfigError(f"--set {override}: expected a dotted key, '=' and a value", remedy="Write --set a.b=c.")
         _seed(document, keys)
         _assign(document, keys, _value(text), override)
 
@@ -74,7 +74,9 @@ def _enter(container: dict[str, Any] | list[Any], key: str, fresh: Any, path: st
             container.append(fresh)
         inner = container[index]
     if not isinstance(inner, dict | list):
-        raise ConfigError(f"--set {override}: {path} is {inner!r}, which has no keys", remedy=f"end the path at {path}")
+        raise ConfigError(
+            f"--set {override}: {path} is {inner!r}, which has no keys", remedy=f"End the path at {path}."
+        )
     return inner
 
 
@@ -82,6 +84,6 @@ def _index(array: list[Any], key: str, override: str) -> int:
     if not key.isdigit() or int(key) > len(array):
         raise ConfigError(
             f"--set {override}: expected an index from 0 to {len(array)} (which appends); got {key!r}",
-            remedy="name an element of the array by its index, such as rewards.0.weight",
+            remedy="Name an element of the array by its index, such as rewards.0.weight.",
         )
     return int(key)

@@ -6,7 +6,7 @@ and, beside them, the plugin's own, which its ``Config`` model validates.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -43,6 +43,9 @@ class RewardTable(PluginTable):
     name: str | None = Field(None, description="the name in reward components; default: `use`")
     weight: float = Field(1.0, description="factor in the weighted sum")
     timeout: float = Field(60.0, gt=0, description="seconds that scoring one trajectory or group may take")
+
+
+Named = TypeVar("Named", EnvironmentTable, RewardTable)
 
 
 class LossTable(PluginTable):
@@ -91,7 +94,7 @@ class RolloutTable(Table):
 class SamplingTable(Table):
     """``[sampling]``: only temperature shapes the distribution that is trained."""
 
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, ge=1e-6, description="divides the logits; engines take less than 1e-6 as greedy")
     max_new_tokens: int = Field(128, ge=1, description="generated tokens per turn")
 
 
@@ -110,7 +113,7 @@ class EngineTable(PluginTable):
     use: str = "embedded"
     count: int = Field(1, ge=1, description="servers behind the router")
     start_timeout: float = Field(180.0, gt=0, description="seconds until a server must be ready")
-    pause_mode: Literal["in_place", "retract", "abort"] = Field(
+    pause_mode: Literal["in_place", "retract"] = Field(
         "in_place", description="what happens to running requests at a weight update"
     )
 
@@ -141,6 +144,7 @@ class OptimizerTable(Table):
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
+    warmup_steps: int = Field(0, ge=0, description="steps over which the learning rate rises; not [warmup]")
     decay: Literal["constant", "linear"] = "constant"
     final_lr_fraction: float = Field(0.1, ge=0, le=1)
 
@@ -173,7 +177,7 @@ class WeightsTable(PluginTable):
 class CheckpointTable(Table):
     """``[checkpoint]``: Hugging Face directories ``checkpoints/step-N``; step 0 is the initial model."""
 
-    every: int = Field(0, ge=0, description="steps between checkpoints; 0 saves the first and the last")
+    every: int = Field(20, ge=0, description="steps between checkpoints; 0 saves the first and the last")
 
 
 class PluginsTable(Table):
@@ -205,3 +209,11 @@ class Config(Table):
     checkpoint: CheckpointTable = CheckpointTable()
     trackers: tuple[PluginTable, ...] = (PluginTable(use="jsonl"),)
     plugins: PluginsTable = PluginsTable()
+
+    @field_validator("environments", "rewards")
+    @classmethod
+    def _names(cls, tables: tuple[Named, ...]) -> tuple[Named, ...]:
+        names = [table.name or table.use for table in tables]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two tables have the name {twice[0]!r} (`name`, or else `use`); give each its own `name`")
+        return tables

@@ -17,9 +17,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """``did you mean 'x'?``, or ``None`` if nothing is close."""
+    """``Did you mean 'x'?``, or ``None`` if nothing is close."""
     match = nearest(name, known)
-    return f"did you mean {match!r}?" if match else None
+    return f"Did you mean {match!r}?" if match else None
 
 
 def unknown_key(path: str, key: str, known: Iterable[str]) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
 from miles_core.engine.http import describe, server_message
 from miles_core.engine.parsing import parse_generation
+from miles_core.engine.prompt import check_prompt
 from miles_core.errors import EngineError, EngineRequestError, RoutingError
 
 if TYPE_CHECKING:
@@ -52,26 +52,11 @@ class HttpEngineClient:
             EngineError: if the engine cannot be reached, failed, or answered something else than a generation.
         """
         self._check(request)
-        started = time.monotonic()
-        reply = await self._post(self._body(request))
-        return parse_generation(reply, request, self._routing, time.monotonic() - started)
+        return parse_generation(await self._post(self._body(request)), request, self._routing)
 
     def _check(self, request: GenerateRequest) -> None:
         # an id out of range kills a real SGLang server, so it must never leave this process
-        if not len(request.input_ids):
-            raise EngineRequestError("the prompt is empty", remedy="Send at least one token.")
-        low, high = min(request.input_ids), max(request.input_ids)
-        if low < 0 or high >= self._vocab_size:
-            raise EngineRequestError(
-                f"token ids must be in [0, {self._vocab_size}); got {low if low < 0 else high}",
-                remedy="Tokenize with the tokenizer of the served model.",
-            )
-        if len(request.input_ids) + 1 > self._context_length:
-            raise EngineRequestError(
-                f"a prompt of {len(request.input_ids)} tokens leaves no room for output in a context of "
-                f"{self._context_length}",
-                remedy=f"Keep prompts to {self._context_length - 1} tokens, or serve with a longer context.",
-            )
+        check_prompt(request.input_ids, vocab_size=self._vocab_size, context_length=self._context_length)
         if request.return_routed_experts and self._routing is None:
             raise RoutingError(
                 "routed experts were asked for, but this client knows no routing shape",
@@ -90,8 +75,6 @@ class HttpEngineClient:
         if request.return_routed_experts:
             body["return_routed_experts"] = True
             body["routed_experts_start_len"] = request.routed_experts_start_len
-        if request.extra_key is not None:
-            body["extra_key"] = request.extra_key
         return body
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the engine client and the control client share about HTTP."""
+"""HTTP failures in words."""
 
 from __future__ import annotations
 

@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 _INITIAL = "default"
 
 
-def parse_generation(
-    reply: Mapping[str, Any], request: GenerateRequest, routing: RoutingSpec | None, seconds: float
-) -> Generation:
-    """The generation in one reply; a request that was aborted in the queue has no logprobs, versions or routing.
+def parse_generation(reply: Mapping[str, Any], request: GenerateRequest, routing: RoutingSpec | None) -> Generation:
+    """The generation in one reply; an aborted one without logprobs or versions keeps no tokens.
 
     Raises:
-        EngineError: if something that was asked for is missing or malformed.
+        EngineError: if something that was asked for is missing or malformed, a logprob is not finite, or the spans
+            of policy versions do not tile the output.
         RoutingError: if the routed experts do not have one row per fed token.
     """
     try:
         meta = reply["meta_info"]
         finish = _finish_reason(meta["finish_reason"])
         output_ids = np.array(reply.get("output_ids") or [], np.int32)
-        output_ids, logprobs = _logprobs(meta, output_ids, aborted=finish.type == "abort")
+        cached = int(meta.get("cached_tokens") or 0)
+        aborted = finish.type == "abort"
+        if aborted and not _recorded(meta):
+            return Generation(output_ids[:0], np.zeros(0, np.float32), finish, cached_tokens=cached)
         return Generation(
             output_ids=output_ids,
-            logprobs=logprobs,
+            logprobs=_logprobs(meta, output_ids),
             finish_reason=finish,
             versions=_versions(meta, len(output_ids)),
-            routed_experts=_routed_experts(meta, request, routing, len(output_ids), aborted=finish.type == "abort"),
-            prompt_tokens=int(meta.get("prompt_tokens", len(request.input_ids))),
-            cached_tokens=int(meta.get("cached_tokens") or 0),
-            seconds=seconds,
+            routed_experts=_routed_experts(meta, request, routing, len(output_ids), aborted=aborted),
+            cached_tokens=cached,
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise EngineError(
@@ -60,13 +60,17 @@ def _finish_reason(raw: Mapping[str, Any]) -> FinishReason:
     return FinishReason(kind, raw.get("matched"), raw.get("message"))
 
 
-def _logprobs(
-    meta: Mapping[str, Any], output_ids: NDArray[np.int32], *, aborted: bool
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+def _recorded(meta: Mapping[str, Any]) -> bool:
+    """Whether the reply says with which probability and by which weights its tokens were generated.
+
+    Without both, tokens can be neither trained on nor continued from; requests aborted in the queue lack them.
+    """
+    versioned = meta.get("weight_versions") or meta.get("weight_version") is not None
+    return bool(versioned) and meta.get("output_token_logprobs") is not None
+
+
+def _logprobs(meta: Mapping[str, Any], output_ids: NDArray[np.int32]) -> NDArray[np.float32]:
     pairs = meta.get("output_token_logprobs")
-    if pairs is None and aborted:
-        # tokens without logprobs cannot be trained on or continued from, so an abort keeps none
-        return output_ids[:0], np.zeros(0, np.float32)
     if pairs is None:
         raise EngineError(
             "logprobs were asked for, but the reply has no output_token_logprobs",
@@ -78,15 +82,43 @@ def _logprobs(
             f"{len(output_ids)} ids",
             remedy="Check that speculative decoding and output rewriting are off.",
         )
-    return output_ids, np.array([pair[0] for pair in pairs], np.float32)
+    with np.errstate(over="ignore"):  # what overflows is infinite, and refused below
+        logprobs = np.array([pair[0] for pair in pairs], np.float32)
+    wrong = np.flatnonzero(~np.isfinite(logprobs))
+    if len(wrong):
+        raise EngineError(
+            f"every output logprob must be a finite number; that of output {wrong[0]} is {pairs[wrong[0]][0]!r}",
+            remedy="Check the engine's weights and its log for NaN.",
+        )
+    return logprobs
 
 
 def _versions(meta: Mapping[str, Any], outputs: int) -> tuple[VersionSpan, ...]:
-    spans = meta.get("weight_versions")
-    if spans is None:
-        version = meta.get("weight_version")
-        spans = [] if version is None or not outputs else [{"version": version, "start": 0, "end": outputs}]
-    return tuple(VersionSpan(_version(span["version"]), int(span["start"]), int(span["end"])) for span in spans)
+    raw = meta.get("weight_versions")
+    if not raw:
+        return _one_version(meta, outputs)
+    spans = [VersionSpan(_version(span["version"]), int(span["start"]), int(span["end"])) for span in raw]
+    abut = [*(span.start for span in spans), outputs] == [0, *(span.end for span in spans)]
+    if not abut or any(span.end < span.start for span in spans):
+        shown = ", ".join(f"[{span.start}, {span.end})" for span in spans)
+        raise EngineError(
+            f"weight_versions must tile the output, [0, {outputs}), in order; got {shown}",
+            remedy="Check that no proxy cuts replies, and that the engine counts spans over output tokens.",
+        )
+    # an empty span would make the output look older than it is
+    return tuple(span for span in spans if span.start < span.end)
+
+
+def _one_version(meta: Mapping[str, Any], outputs: int) -> tuple[VersionSpan, ...]:
+    if not outputs:
+        return ()
+    if meta.get("weight_version") is None:
+        raise EngineError(
+            f"the reply does not say which weights generated its {outputs} tokens: it has neither weight_versions "
+            "nor weight_version",
+            remedy="Check that no proxy rewrites meta_info and that the engine reports weight_version.",
+        )
+    return (VersionSpan(_version(meta["weight_version"]), 0, outputs),)
 
 
 def _version(raw: Any) -> int:

@@ -49,5 +49,6 @@ KIND = Kind(
     singular="advantage estimator",
     summary="turns rewards into an advantage per token",
     members=("needs", "estimate"),
+    awaited={"estimate": False},
     adapt=adapt,
 )

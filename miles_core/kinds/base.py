@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 class Kind:
     """One kind of plugin; entry points of group ``miles.<plural>`` register it.
 
-    ``members`` are the attributes that a plugin object must have. ``adapt`` turns a plain function into a
+    ``members`` are the attributes that a plugin object must have. ``awaited`` says of methods whether they must be
+    ``async def`` (``True``) or must not be (``False``); others may be either. ``choices`` are the values that a member
+    may have, where this version runs no other. ``adapt`` turns a plain function into a
     factory, for kinds where a function is enough. ``wraps_app`` is set where the factory is called
     ``cls(app, config, context)`` instead of ``cls(config, context)``.
     """
@@ -26,6 +28,8 @@ class Kind:
     singular: str
     summary: str
     members: tuple[str, ...]
+    awaited: Mapping[str, bool] = field(default_factory=dict, hash=False)
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     adapt: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     wraps_app: bool = False
 

@@ -27,10 +27,18 @@ class EngineCommand:
 
 @runtime_checkable
 class Engine(Protocol):
-    """One kind of inference server."""
+    """One kind of inference server.
 
-    def command(self, model_path: str, *, index: int, transport: str) -> EngineCommand:
-        """The command that serves ``model_path`` as engine number ``index``, updated over a weight transport."""
+    A ``Config`` that has ``context_length`` (tokens of prompt and output, ``None`` for the model's own) is held against
+    ``rollout.max_context_tokens`` before a run starts.
+    """
+
+    def command(self, model_path: str, *, index: int, config_path: str) -> EngineCommand:
+        """The command that serves ``model_path`` as engine number ``index`` of a run.
+
+        The config file at ``config_path`` holds all else: bridge, seed, the ``[weights]`` transport that updates arrive
+        by, blocked plugins.
+        """
 
 
 class EngineClient(Protocol):

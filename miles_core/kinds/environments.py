@@ -28,7 +28,10 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One environment step; ``truncated`` ends the episode without calling it completed."""
+    """One environment step; ``truncated`` ends the episode without calling it completed.
+
+    ``info`` is kept with the trajectory; it becomes a deeply read-only copy, its lists tuples.
+    """
 
     observation: Observation | str | None = None
     done: bool = False
@@ -36,14 +39,21 @@ class Step:
     truncated: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        from miles_core.types.freeze import freeze  # here, so that listing plugins does not import all data types
+
+        object.__setattr__(self, "info", freeze(self.info))
+
 
 @runtime_checkable
 class Environment(Protocol):
     """A turn-based environment: one object per episode, made by ``cls(config, context)``.
 
     ``reset`` and ``step`` may be coroutines or plain functions; plain ones run in a thread. An optional
-    ``format_observation(observation) -> Message`` replaces the default message. ``close`` is called exactly
-    once. ``seed`` is the same for all trajectories of a group.
+    ``format_observation(observation) -> Message`` replaces the default message, and an optional class attribute
+    ``observation_roles`` (default ``("user",)``) declares in which roles the environment answers, so that a chat
+    template that cannot append them is refused at start-up. ``close`` is called exactly once. ``seed`` is the same
+    for all trajectories of a group.
     """
 
     def reset(self, task: Task, seed: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 from miles_core.kinds.base import Kind, PluginContext
 
@@ -57,5 +57,7 @@ KIND = Kind(
     singular="filter",
     summary="decides which samples and groups are trained on",
     members=("stage", "keep"),
+    awaited={"keep": False},
+    choices={"stage": get_args(Stage)},
     adapt=adapt,
 )

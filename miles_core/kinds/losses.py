@@ -89,5 +89,6 @@ KIND = Kind(
     singular="loss",
     summary="a loss per token; the core reduces it",
     members=("needs", "loss"),
+    awaited={"loss": False},
     adapt=adapt,
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 from miles_core.kinds.base import Kind, PluginContext
 
@@ -43,14 +42,11 @@ def adapt(function: Callable[..., Any]) -> Callable[[Any, PluginContext], Reward
             del config, context
 
         async def score(self, items: Sequence[Trajectory]) -> list[Reward]:
-            from anyio import to_thread
+            from miles_core.lib.calls import call
 
             rewards = []
             for item in items:
-                if inspect.iscoroutinefunction(function):
-                    value = await function(item)
-                else:
-                    value = await to_thread.run_sync(function, item)
+                value = await call(function, item)
                 rewards.append(value if isinstance(value, Reward) else _reward(value))
             return rewards
 
@@ -68,5 +64,7 @@ KIND = Kind(
     singular="reward model",
     summary="scores trajectories",
     members=("scope", "score"),
+    awaited={"score": True},
+    choices={"scope": get_args(Scope)},
     adapt=adapt,
 )

@@ -26,5 +26,6 @@ KIND = Kind(
     singular="router middleware",
     summary="an ASGI layer around the router",
     members=("__call__",),
+    awaited={"__call__": True},
     wraps_app=True,
 )

@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A conversation ready to be continued: the ids that the engine gets and how many of them are new."""
+    """A conversation ready to be continued: the ids that the engine gets and how many of them are new.
+
+    ``parent`` is the stored turn that it continues, ``None`` for a first one; only its session looks into it.
+    """
 
     messages: tuple[Message, ...]
     input_ids: tuple[int, ...]
     appended_tokens: int
+    parent: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Session(Protocol):
         """
 
     async def generate(self, prompt: Prompt, sampling: SamplingParams) -> Turn:
-        """Generate the next turn and store it."""
+        """Generate the turn after a prompt that this session prepared and store it, whatever was stored since."""
 
     def sample(self, *, status: Status, turns: Sequence[TurnRecord], reward: Reward | None = None) -> Sample:
         """The conversation that ends in the last stored turn, as one training sequence."""

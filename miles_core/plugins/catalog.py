@@ -99,14 +99,14 @@ def _barred(block: Iterable[str], discovery: Discovery) -> set[str]:
     if unknown := sorted(barred.difference(installed)):
         raise PluginNotFound(
             f"[plugins] block names {unknown[0]!r}, which offers no plugins; these do: {', '.join(installed)}",
-            remedy=did_you_mean(unknown[0], installed) or f"take {unknown[0]!r} out",
+            remedy=did_you_mean(unknown[0], installed) or f"Take {unknown[0]!r} out.",
         )
     return barred
 
 
 def _failure(module: PluginRef, error: BaseException) -> str:
     if isinstance(error, MilesError):
-        text = f"{error.message}; {error.remedy}" if error.remedy else error.message
+        text = f"{error.message}. {error.remedy}" if error.remedy else error.message
     else:
         text = f"{type(error).__name__}: {error}"
     return text if str(module) in text else f"{module} failed to register: {text}"

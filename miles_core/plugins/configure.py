@@ -44,11 +44,11 @@ def config_model(factory: Any, ref: PluginRef, host_keys: Collection[str] = HOST
     from pydantic import BaseModel
 
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise PluginError(f"the Config of {ref} is {model!r}", remedy="make it a subclass of pydantic.BaseModel")
+        raise PluginError(f"the Config of {ref} is {model!r}", remedy="Make it a subclass of pydantic.BaseModel.")
     if taken := sorted(_keys(model) & set(host_keys)):
         raise PluginError(
             f"the Config of {ref} declares {', '.join(taken)}, which belongs to the host",
-            remedy=f"rename {taken[0]} in the plugin's Config",
+            remedy=f"Rename {taken[0]} in the plugin's Config.",
         )
     return model
 
@@ -64,7 +64,7 @@ def make_config(model: type[BaseModel] | None, ref: PluginRef, options: Mapping[
     if model is None:
         if options:
             raise ConfigError(
-                f"{where}: unknown keys {', '.join(options)}; {ref} takes no options", remedy="remove these keys"
+                f"{where}: unknown keys {', '.join(options)}; {ref} takes no options", remedy="Remove these keys."
             )
         return None
     from pydantic import ValidationError
@@ -80,10 +80,10 @@ def make_config(model: type[BaseModel] | None, ref: PluginRef, options: Mapping[
     except Exception as error:
         raise PluginError(
             f"{where}: the Config of {ref} failed: {type(error).__name__}: {error}",
-            remedy="let its validators raise ValueError",
+            remedy="Let its validators raise ValueError.",
         ) from error
     if lines or config is None:
-        raise ConfigError(f"{where} ({ref}):\n  " + "\n  ".join(lines), remedy="correct these keys in the config file")
+        raise ConfigError(f"{where} ({ref}):\n  " + "\n  ".join(lines), remedy="Correct these keys in the config file.")
     return config
 
 

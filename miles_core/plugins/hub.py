@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from miles_core.errors import MilesError, PluginError
 from miles_core.plugins.catalog import Catalog
 from miles_core.plugins.configure import HOST_KEYS, config_model, make_config
+from miles_core.plugins.contract import check_object
 from miles_core.plugins.discovery import find_distributions
 from miles_core.plugins.loader import load_factory
 from miles_core.plugins.reference import PluginRef
@@ -115,7 +116,8 @@ class Hub:
         """Make the plugin's object: ``factory(config, context)``, middlewares ``factory(app, config, context)``.
 
         Raises:
-            PluginError: if the factory fails; an error of miles keeps its type and gets a note that names the plugin.
+            PluginError: if the factory fails, or makes what its kind cannot use; an error of miles keeps its type and
+                gets a note that names the plugin.
         """
         ref = self.resolve(kind, ref) if isinstance(ref, str) else ref
         factory = self.load(ref)
@@ -126,11 +128,9 @@ class Hub:
             raise
         except Exception as error:
             raise PluginError(
-                f"{ref} failed to start: {type(error).__name__}: {error}", remedy="check its options, or repair it"
+                f"{ref} failed to start: {type(error).__name__}: {error}", remedy="Check its options, or repair it."
             ) from error
-        missing = [member for member in kind_named(kind).members if not hasattr(made, member)]
-        if missing:
-            raise PluginError(f"{ref} made an object without {', '.join(missing)}", remedy=f"set {missing[0]} in it")
+        check_object(ref, made)
         return made
 
     def build(self, kind: str, table: PluginTable, context: PluginContext, app: Any = None) -> Any:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import PluginError
 from miles_core.kinds import KINDS
+from miles_core.plugins.contract import check_class, check_function
 from miles_core.plugins.reference import PluginRef, split_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from miles_core.kinds import Kind
 
 
 def load_factory(ref: PluginRef) -> Callable[..., Any]:
@@ -28,18 +27,19 @@ def load_factory(ref: PluginRef) -> Callable[..., Any]:
     target = import_target(ref) if ref.factory is None else ref.factory
     kind = KINDS[ref.kind]
     if isinstance(target, type):
-        _require_members(ref, kind, target)
+        check_class(ref, target)
         return target
     if not callable(target):
         raise PluginError(
             f"{ref} is {_short(target)} of type {type(target).__name__}, which is not callable",
-            remedy="let its target name a class" + (" or a function" if kind.adapt else ""),
+            remedy=f"Let its target name a class{' or a function' if kind.adapt else ''}.",
         )
     if kind.adapt is None:
         raise PluginError(
             f"{ref} is a function; it must be a class",
-            remedy=f"write a class with the members {', '.join(kind.members)}",
+            remedy=f"Write a class with the members {', '.join(kind.members)}.",
         )
+    check_function(ref, target)
     factory = kind.adapt(target)
     return functools.update_wrapper(factory, target, assigned=("__module__", "__name__", "__doc__"), updated=())
 
@@ -52,7 +52,7 @@ def import_target(ref: PluginRef) -> Any:
     """
     parts = split_target(ref.target)
     if parts is None or (parts[1] is None and ref.kind in KINDS):
-        raise PluginError(f"{ref}: its target is malformed", remedy="write module:attribute")
+        raise PluginError(f"{ref}: its target is malformed", remedy="Write module:attribute.")
     module_name, attribute = parts
     try:
         with redirect_stdout(sys.stderr):
@@ -67,31 +67,18 @@ def import_target(ref: PluginRef) -> Any:
     return found
 
 
-def _require_members(ref: PluginRef, kind: Kind, cls: type) -> None:
-    # Not hasattr: every class has a `__call__`, its metaclass's.
-    has: set[str] = set()
-    for base in cls.__mro__:
-        has.update(vars(base), vars(base).get("__annotations__", ()))
-    missing = [member for member in kind.members if member not in has]
-    if missing:
-        raise PluginError(
-            f"{ref} lacks {', '.join(missing)}; a {kind.singular} has the members {', '.join(kind.members)}",
-            remedy=f"add {missing[0]} to the class {cls.__qualname__}",
-        )
-
-
 def _remedy(ref: PluginRef, module_name: str, error: BaseException) -> str:
     if module_name.endswith(".py"):
         stem = module_name.removesuffix(".py")
-        return f"drop .py: a target names a module, not a file; write {ref.target.replace(module_name, stem, 1)}"
+        return f"Drop .py: a target names a module, not a file; write {ref.target.replace(module_name, stem, 1)}."
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and (module_name == missing or module_name.startswith(f"{missing}.")):
         if ref.distribution is None:
-            return f"install the package that holds {module_name}, or add its folder to PYTHONPATH"
-        return f"reinstall {ref.distribution}, or correct the target of its entry point {ref.name}"
+            return f"Install the package that holds {module_name}, or add its folder to PYTHONPATH."
+        return f"Reinstall {ref.distribution}, or correct the target of its entry point {ref.name}."
     if missing:
-        return f"install the package that holds {missing}"
-    return f"repair {ref.distribution or module_name}, or use another plugin"
+        return f"Install the package that holds {missing}."
+    return f"Repair {ref.distribution or module_name}, or use another plugin."
 
 
 def _place(error: BaseException) -> str:

@@ -51,7 +51,7 @@ class Manager(pluggy.PluginManager):
         parameters = inspect.signature(getattr(plugin, name)).parameters.values()
         defaults = [parameter.name for parameter in parameters if parameter.default is not parameter.empty]
         if defaults:
-            raise PluginError(f"the parameter {defaults[0]!r} of {name} has a default", remedy="remove the default")
+            raise PluginError(f"the parameter {defaults[0]!r} of {name} has a default", remedy="Remove the default.")
         return super().parse_hookimpl_opts(plugin, name) or _plain_hookimpl()
 
     def collect(self, plugin: Any, name: str, registry: Registry) -> None:
@@ -60,7 +60,7 @@ class Manager(pluggy.PluginManager):
         try:
             self.check_pending()
             if not self.get_hookcallers(plugin):
-                raise PluginError(f"{name} implements no hook", remedy="define miles_register(registry) in it")
+                raise PluginError(f"{name} implements no hook", remedy="Define miles_register(registry) in it.")
             others = [other for other in self.get_plugins() if other is not plugin]
             self.subset_hook_caller("miles_register", others)(registry=registry)
         except BaseException:

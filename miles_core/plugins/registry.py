@@ -52,5 +52,5 @@ class Registry:
         else:
             raise PluginError(
                 f"{self._distribution} adds {name!r} to {kind} as {target!r}",
-                remedy="give 'module:attribute' or a factory",
+                remedy="Give 'module:attribute' or a factory.",
             )

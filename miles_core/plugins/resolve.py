@@ -53,12 +53,12 @@ def resolve(
         qualified = ", ".join(sorted(str(ref) for ref in matches))
         raise PluginNotFound(
             f"{len(matches)} plugins answer to {text!r}: {qualified}",
-            remedy="write one of: " + ", ".join(sorted({ref.qualified_name for ref in matches})),
+            remedy=f"Write one of: {', '.join(sorted({ref.qualified_name for ref in matches}))}.",
         )
     if barred := matching([ref for ref in blocked if ref.kind == kind], text):
         raise PluginNotFound(
             f"the {singular} {text!r} is installed but blocked: {barred[0]}",
-            remedy=f"take {barred[0].distribution!r} out of [plugins] block",
+            remedy=f"Take {barred[0].distribution!r} out of [plugins] block.",
         )
     if target := _written_target(text):
         return PluginRef(kind, text, target)
@@ -82,5 +82,5 @@ def _not_found(kind: str, text: str, refs: Sequence[PluginRef], failures: Sequen
     return PluginNotFound(
         f"no {KINDS[kind].singular} is called {text!r}; installed: {', '.join(names) or 'none'}{''.join(notes)}",
         remedy=did_you_mean(text, [*names, *(ref.qualified_name for ref in refs if ref.kind == kind)])
-        or "install the distribution that offers it, or write module:attribute",
+        or "Install the distribution that offers it, or write module:attribute.",
     )

@@ -17,7 +17,6 @@ class Budget:
     max_context_tokens: int
     max_response_tokens: int
     max_new_tokens: int
-    step_timeout: float = 60.0
     episode_timeout: float = 600.0
 
     def new_tokens(self, *, context: int, generated: int) -> int:

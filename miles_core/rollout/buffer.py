@@ -64,13 +64,17 @@ class StepBuffer:
 
 
 def staleness(group: Group, version: int) -> int:
-    """Policy versions that a group's oldest trained token lags behind ``version``."""
-    oldest = group.oldest_version
-    if oldest is None:
+    """Policy versions that a group's oldest trained token lags behind ``version``, the committed one.
+
+    Raises:
+        RolloutError: if any trained token is newer than ``version``.
+    """
+    oldest, newest = group.oldest_version, group.newest_version
+    if oldest is None or newest is None:
         return 0
-    if oldest > version:
+    if newest > version:
         raise RolloutError(
-            f"group {group.id} holds tokens of policy version {oldest}, but the committed version is {version}",
+            f"group {group.id} holds tokens of policy version {newest}, but the committed version is {version}",
             remedy="Versions only grow: resume with the version that the engines serve.",
         )
     return version - oldest

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from anyio import to_thread
 
-from miles_core.errors import RolloutError
+from miles_core.errors import MilesError, RolloutError
 from miles_core.kinds.environments import Observation, Step
+from miles_core.lib.calls import call
 from miles_core.types import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from miles_core.kinds.environments import Environment
     from miles_core.types import Task
 
@@ -36,7 +32,7 @@ class EnvironmentRunner:
     async def reset(self, task: Task, seed: int) -> Message | None:
         """Begin the episode; what it shows first, as a message."""
         observation = await self._call("reset", task, seed)
-        return None if observation is None else self.message(observation)
+        return None if observation is None else await self.message(observation)
 
     async def step(self, response: Message) -> Step:
         """Act on the policy's turn.
@@ -47,6 +43,8 @@ class EnvironmentRunner:
         step = await self._call("step", response)
         if not isinstance(step, Step):
             raise RolloutError(f"environment {self._name}: step() must return a Step; got {type(step).__name__}")
+        if isinstance(step.reward, bool) or not isinstance(step.reward, int | float):
+            raise RolloutError(f"environment {self._name}: a step's reward must be a number; got {step.reward!r}")
         if step.observation is None and not step.done and not step.truncated:
             raise RolloutError(
                 f"environment {self._name}: step() returned no observation although the episode goes on",
@@ -54,16 +52,18 @@ class EnvironmentRunner:
             )
         return step
 
-    def message(self, observation: Observation | str) -> Message:
-        """The chat message that carries an observation."""
-        custom = getattr(self._environment, "format_observation", None)
-        if custom is not None:
-            message = custom(observation)
-            if not isinstance(message, Message):
-                raise RolloutError(f"environment {self._name}: format_observation() must return a Message")
-            return message
-        if isinstance(observation, str):
+    async def message(self, observation: Any) -> Message:
+        """The chat message that carries an observation: an ``Observation``, text or a JSON value."""
+        if not isinstance(observation, Observation):
             observation = Observation(observation)
+        if hasattr(self._environment, "format_observation"):
+            message = await self._call("format_observation", observation)
+            if not isinstance(message, Message):
+                raise RolloutError(
+                    f"environment {self._name}: format_observation() must return a Message; "
+                    f"got {type(message).__name__}"
+                )
+            return message
         if observation.multi_modal_data:
             raise RolloutError(f"environment {self._name}: images are not supported by this version; send text")
         return Message(observation.role, self._text(observation.text))
@@ -72,7 +72,7 @@ class EnvironmentRunner:
         """Release the environment, also while the episode is being cancelled; a failure here is only logged."""
         with anyio.move_on_after(self._timeout, shield=True) as scope:
             try:
-                await _run(self._environment.close)
+                await call(self._environment.close)
             except Exception as error:  # noqa: BLE001 - the episode is over, its result stands
                 logger.warning("environment %s: close() raised %s: %s", self._name, type(error).__name__, error)
         if scope.cancelled_caught:
@@ -89,24 +89,16 @@ class EnvironmentRunner:
             ) from None
 
     async def _call(self, method: str, *arguments: Any) -> Any:
-        try:
-            with anyio.fail_after(self._timeout):
-                return await _run(partial(getattr(self._environment, method), *arguments))
-        except TimeoutError:
-            raise RolloutError(
-                f"environment {self._name}: {method}() took longer than {self._timeout:g} s",
-                remedy="Raise the environment's `timeout`, or find what hangs.",
-            ) from None
-        except RolloutError:
-            raise
-        except Exception as error:
-            raise RolloutError(
-                f"environment {self._name}: {method}() raised {type(error).__name__}: {error}"
-            ) from error
-
-
-async def _run(function: Callable[..., Any]) -> Any:
-    target = function.func if isinstance(function, partial) else function
-    if inspect.iscoroutinefunction(target):
-        return await function()
-    return await to_thread.run_sync(function, abandon_on_cancel=True)
+        with anyio.move_on_after(self._timeout):
+            try:
+                return await call(getattr(self._environment, method), *arguments)
+            except MilesError:
+                raise
+            except Exception as error:
+                raise RolloutError(
+                    f"environment {self._name}: {method}() raised {type(error).__name__}: {error}"
+                ) from error
+        raise RolloutError(
+            f"environment {self._name}: {method}() took longer than {self._timeout:g} s",
+            remedy="Raise the environment's `timeout`, or find what hangs.",
+        )

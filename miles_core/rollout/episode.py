@@ -1,4 +1,7 @@
-"""One episode: generate, act, observe, until the environment or a budget ends it."""
+"""One episode: generate, act, observe, until the environment or a budget ends it.
+
+An observation that no turn follows is not part of the sample: nothing in it is trained.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class Episode:
     def __init__(
         self,
         task: Task,
-        environment: EnvironmentRunner,
+        make_environment: Callable[[], EnvironmentRunner],
         session: Session,
         budget: Budget,
         sampling: Callable[[int], SamplingParams],
@@ -52,7 +55,7 @@ class Episode:
         trajectory_id: str,
     ) -> None:
         self._task = task
-        self._environment = environment
+        self._make_environment = make_environment
         self._session = session
         self._budget = budget
         self._sampling = sampling
@@ -61,16 +64,25 @@ class Episode:
 
     async def run(self, seed: int) -> Trajectory:
         """Run to the end; a failure is recorded on the trajectory and never becomes a reward."""
+        end = _End(Status.FAILED, "episode_timeout", f"took longer than {self._budget.episode_timeout:g} s")
         try:
-            with anyio.fail_after(self._budget.episode_timeout):
-                end = await self._run(seed)
-        except TimeoutError:
-            end = _End(Status.FAILED, "episode_timeout", f"took longer than {self._budget.episode_timeout:g} s")
+            with anyio.move_on_after(self._budget.episode_timeout):
+                end = await self._play(seed)
         except MilesError as error:
             end = _End(Status.FAILED, type(error).__name__, str(error))
+        return self._trajectory(end)
+
+    async def _play(self, seed: int) -> _End:
+        if self._task.images or self._task.tools:
+            raise RolloutError(
+                f"task {self._task.id} brings images or tools, which this version does not pass to the model",
+                remedy="Describe tools in the task's messages, and leave images out.",
+            )
+        self._environment = self._make_environment()
+        try:
+            return await self._run(seed)
         finally:
             await self._environment.close()
-        return self._trajectory(end)
 
     async def _run(self, seed: int) -> _End:
         first = await self._environment.reset(self._task, seed)
@@ -135,7 +147,7 @@ class Episode:
         if len(state.turns) >= self._budget.max_turns:
             return _End(Status.TRUNCATED, "max_turns")
         if step.observation is not None:
-            state.messages.append(self._environment.message(step.observation))
+            state.messages.append(await self._environment.message(step.observation))
         return None
 
     def _trajectory(self, end: _End) -> Trajectory:

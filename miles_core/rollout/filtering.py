@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import RolloutError
 from miles_core.kinds.filters import Verdict
-from miles_core.types import Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +24,20 @@ class NamedFilter:
     filter: Filter
 
 
+@dataclass(slots=True)
+class Drops:
+    """Drops counted by reason; ``causes`` tells the first cause of those that are no verdict on the policy."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    causes: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str, cause: str | None = None) -> None:
+        """Count one."""
+        self.counts[reason] += 1
+        if cause is not None:
+            self.causes.setdefault(reason, cause)
+
+
 class FilterChain:
     """Sample filters take trajectories out of groups, then group filters drop whole groups."""
 
@@ -32,8 +45,8 @@ class FilterChain:
         self._sample = tuple(entry for entry in filters if entry.filter.stage == "sample")
         self._group = tuple(entry for entry in filters if entry.filter.stage == "group")
 
-    def apply(self, groups: Sequence[Group]) -> tuple[list[Group], Counter[str]]:
-        """The groups that are left, in order, and how many groups or trajectories each reason dropped.
+    def apply(self, groups: Sequence[Group]) -> tuple[list[Group], Drops]:
+        """The groups that are left, in order, and the groups or trajectories that each reason dropped.
 
         Trajectories that failed, were aborted or have no reward never reach a filter: they are dropped first, as
         ``failed``, ``aborted`` or ``unscored``.
@@ -41,7 +54,7 @@ class FilterChain:
         Raises:
             RolloutError: if a filter raises or returns no verdict; neither keep nor drop is assumed.
         """
-        dropped: Counter[str] = Counter()
+        dropped = Drops()
         kept = []
         for group in groups:
             group = self._trainable(group, dropped)
@@ -51,23 +64,21 @@ class FilterChain:
             if reason is None:
                 kept.append(group)
             else:
-                dropped[reason] += 1
+                dropped.add(reason)
         return kept, dropped
 
-    def _trainable(self, group: Group, dropped: Counter[str]) -> Group:
+    def _trainable(self, group: Group, dropped: Drops) -> Group:
         left = []
         for trajectory in group.trajectories:
-            reason: str | None = None
+            reward = trajectory.reward
             if not trajectory.status.trainable:
-                reason = str(trajectory.status)
-            elif trajectory.reward is None or trajectory.reward.value is None:
-                reason = "unscored"
+                dropped.add(str(trajectory.status), trajectory.error or trajectory.stop_reason)
+            elif reward is None or reward.value is None:
+                dropped.add("unscored", (reward and reward.reason) or "no reason given")
+            elif reason := self._judge(self._sample, trajectory, f"trajectory {trajectory.id}"):
+                dropped.add(reason)
             else:
-                reason = self._judge(self._sample, trajectory, f"trajectory {trajectory.id}")
-            if reason is None:
                 left.append(trajectory)
-            else:
-                dropped[reason] += 1
         return replace(group, trajectories=tuple(left))
 
     def _judge(self, filters: Sequence[NamedFilter], item: Any, what: str) -> str | None:
@@ -84,8 +95,3 @@ class FilterChain:
             if not verdict.keep:
                 return verdict.reason or entry.name
         return None
-
-
-def failures(groups: Sequence[Group]) -> list[str]:
-    """What made trajectories fail, one text each."""
-    return [t.error or t.stop_reason for g in groups for t in g.trajectories if t.status is Status.FAILED]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,7 +12,6 @@ import anyio
 
 from miles_core.errors import RolloutError
 from miles_core.rollout.episode import Episode
-from miles_core.rollout.filtering import failures
 from miles_core.rollout.seeds import seed_of
 from miles_core.types import Group, SamplingParams, Trajectory
 
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from miles_core.kinds.sessions import SessionFactory
     from miles_core.rollout.budget import Budget
     from miles_core.rollout.environment import EnvironmentRunner
-    from miles_core.rollout.filtering import FilterChain
+    from miles_core.rollout.filtering import Drops, FilterChain
     from miles_core.rollout.scoring import Scorer
     from miles_core.types import Task
+
+
+logger = logging.getLogger("miles.rollout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,16 @@ class RolloutSettings:
 
 @dataclass(frozen=True, eq=False)
 class StepRollout:
-    """What one step generated: ``groups`` as they came, ``kept`` after filters, drops by reason."""
+    """What one step generated: ``groups`` as they came, ``kept`` after filters, drops by reason.
+
+    ``causes`` holds, for drops that are no verdict on the policy, what made the first of them.
+    """
 
     step: int
     groups: tuple[Group, ...]
     kept: tuple[Group, ...]
     dropped: Counter[str] = field(default_factory=Counter)
+    causes: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
@@ -104,9 +111,11 @@ class RolloutScheduler:
             for index, (epoch, task) in enumerate(taken):
                 tasks.start_soon(one, index, epoch, task)
         done = tuple(group for group in groups if group is not None)
-        self._refuse_total_failure(done)
-        kept, dropped = self._filters.apply(done)
-        return StepRollout(step, done, tuple(kept), dropped, time.perf_counter() - started)
+        kept, drops = self._filters.apply(done)
+        self._refuse_total_failure(done, drops)
+        for reason, cause in drops.causes.items():
+            logger.warning("step %d: %d %s; the first: %s", step + 1, drops.counts[reason], reason, cause)
+        return StepRollout(step, done, tuple(kept), drops.counts, drops.causes, time.perf_counter() - started)
 
     async def _group(
         self, step: int, index: int, epoch: int, task: Task, on_trajectory: Callable[[Trajectory], None]
@@ -139,7 +148,7 @@ class RolloutScheduler:
         episode = Episode(task, environment, session, self._budget, sampling, trajectory_id=trajectory_id)
         return await episode.run(seed_of(settings.seed, epoch, task.id))
 
-    def _environment(self, task: Task) -> EnvironmentRunner:
+    def _environment(self, task: Task) -> Callable[[], EnvironmentRunner]:
         name = task.environment or next(iter(self._environments))
         if name not in self._environments:
             known = ", ".join(self._environments)
@@ -147,9 +156,11 @@ class RolloutScheduler:
                 f"task {task.id} asks for environment {name!r}; configured: {known}",
                 remedy="Name it in [[environments]], or correct the task's `environment`.",
             )
-        return self._environments[name]()
+        return self._environments[name]
 
-    def _refuse_total_failure(self, groups: tuple[Group, ...]) -> None:
-        errors = failures(groups)
-        if errors and len(errors) == sum(len(group.trajectories) for group in groups):
-            raise RolloutError(f"all {len(errors)} trajectories of the step failed; the first: {errors[0]}")
+    def _refuse_total_failure(self, groups: tuple[Group, ...], drops: Drops) -> None:
+        total = sum(len(group.trajectories) for group in groups)
+        if sum(drops.counts[reason] for reason in drops.causes) == total:
+            counted = ", ".join(f"{drops.counts[reason]} {reason}" for reason in drops.causes)
+            cause = next(iter(drops.causes.values()))
+            raise RolloutError(f"none of the step's {total} trajectories can be used ({counted}); the first: {cause}")

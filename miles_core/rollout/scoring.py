@@ -71,13 +71,12 @@ class Scorer:
         return [reward for reward in results if reward is not None]
 
     async def _score(self, entry: WeightedReward, items: Sequence[Trajectory]) -> list[Reward]:
-        try:
-            with anyio.fail_after(entry.timeout):
+        rewards = [Reward(None, f"took longer than {entry.timeout:g} s")] * len(items)
+        with anyio.move_on_after(entry.timeout):
+            try:
                 rewards = await entry.model.score(items)
-        except TimeoutError:
-            return [Reward(None, f"took longer than {entry.timeout:g} s")] * len(items)
-        except Exception as error:  # noqa: BLE001 - a grader's failure is a missing reward, whatever it raised
-            return [Reward(None, f"{type(error).__name__}: {error}")] * len(items)
+            except Exception as error:  # noqa: BLE001 - a grader's failure is a missing reward, whatever it raised
+                return [Reward(None, f"{type(error).__name__}: {error}")] * len(items)
         if not isinstance(rewards, list) or len(rewards) != len(items):
             got = len(rewards) if isinstance(rewards, list) else type(rewards).__name__
             raise RolloutError(
@@ -89,7 +88,10 @@ class Scorer:
 def _finite(name: str, reward: Reward) -> Reward:
     if not isinstance(reward, Reward):
         raise RolloutError(f"reward model {name}: score() must return Reward objects; got {type(reward).__name__}")
-    if reward.value is not None and not math.isfinite(reward.value):
+    value = reward.value
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise RolloutError(f"reward model {name}: a reward's value must be a number or None; got {value!r}")
+    if value is not None and not math.isfinite(value):
         return Reward(None, f"the reward is {reward.value}")
     return reward
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +42,7 @@ class TokenSession:
         self._spec = routing
         self._task_id, self._group_id = task_id, group_id
         self._trajectory_id, self._agent_id = trajectory_id, agent_id
+        self._calls = count()
         self.tree = SessionTree()
 
     def prepare(self, messages: Sequence[Message]) -> Prompt:
@@ -57,34 +59,38 @@ class TokenSession:
             ids = self._tito.initial(messages)
             return Prompt(tuple(messages), tuple(ids), len(ids))
         fresh = self._tito.continuation(list(node.messages()), rest, stop=node.stop)
-        return Prompt(tuple(messages), (*node.tokens().tolist(), *fresh), len(fresh))
+        return Prompt(tuple(messages), (*node.tokens().tolist(), *fresh), len(fresh), parent=node)
 
     async def generate(self, prompt: Prompt, sampling: SamplingParams) -> Turn:
-        """Generate the next turn and store it.
+        """Generate the turn after a prompt that this session prepared and store it, whatever was stored since.
 
         Raises:
             EngineError: if the engine failed.
             RoutingError: if the reply's routing rows do not fit.
         """
-        parent, appended = self.tree.deepest(prompt.messages)
+        parent = prompt.parent
+        if not isinstance(parent, TurnNode | None):
+            raise SessionError(
+                f"a prompt's parent must be a stored turn; got {type(parent).__name__}",
+                remedy="Pass what this session's prepare() returned.",
+            )
         sampling = replace(sampling, stop_token_ids=self._stop_token_ids)
         trace = None if self._spec is None else _trace_before(parent, self._spec)
         request = GenerateRequest(
             input_ids=prompt.input_ids,
             sampling=sampling,
-            rid=f"{self._trajectory_id}-{len(self.tree.nodes)}",
+            rid=f"{self._trajectory_id}-{next(self._calls)}",
             return_routed_experts=trace is not None,
             routed_experts_start_len=0 if trace is None else trace.rows,
         )
         generation = await self._client.generate(request)
-        node = self._node(parent, appended, prompt, sampling, generation, trace)
+        node = self._node(parent, prompt, sampling, generation, trace)
         self.tree.append(node)
         return Turn(node.response, generation)
 
     def _node(
         self,
         parent: TurnNode | None,
-        appended: tuple[Message, ...],
         prompt: Prompt,
         sampling: SamplingParams,
         generation: Generation,
@@ -101,7 +107,7 @@ class TokenSession:
             trace = trace.extended(generation.routed_experts, trace.rows, self._spec, tokens=total)
         return TurnNode(
             parent=parent,
-            appended=appended,
+            appended=prompt.messages[sum(1 for _ in parent.messages()) if parent else 0 :],
             response=self._tito.message(generation.output_ids.tolist(), stop),
             context_ids=np.asarray(prompt.input_ids[len(prompt.input_ids) - prompt.appended_tokens :], dtype=np.int32),
             output_ids=generation.output_ids,

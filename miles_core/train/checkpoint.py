@@ -34,11 +34,11 @@ TOKENIZER_FILES = (
 def save_model(model: Any, source: Path, path: Path) -> None:
     """Write ``model`` (a Hugging Face model) and the tokenizer files of ``source`` to the new directory ``path``.
 
-    The files are written beside it, synced and renamed, so a full disk or a kill never leaves half a checkpoint and
-    never harms another one.
+    The files are written beside it, synced and renamed, so a full disk, a kill or a power cut never leaves half a
+    checkpoint and never harms another one.
 
     Raises:
-        CheckpointError: if ``path`` exists, or the files cannot be written; what was written is removed.
+        CheckpointError: if ``path`` exists, or the files cannot be written; half a checkpoint is removed.
     """
     if path.exists():
         raise CheckpointError(f"{path} exists already", remedy="Give the run another id, or remove the folder.")
@@ -50,20 +50,21 @@ def save_model(model: Any, source: Path, path: Path) -> None:
         for name in TOKENIZER_FILES:
             if (source / name).is_file():
                 shutil.copy2(source / name, partial / name)
-        _sync(partial)
+        for file in [*partial.iterdir(), partial]:
+            _sync(file)
         partial.rename(path)
+        _sync(path.parent)  # without it the name may be lost although the files are safe
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(f"cannot save {path}: {error}", remedy=_remedy(error, path)) from error
 
 
-def _sync(directory: Path) -> None:
-    for file in [*directory.iterdir(), directory]:
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remedy(error: Exception, path: Path) -> str:

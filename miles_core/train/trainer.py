@@ -79,7 +79,8 @@ class Trainer:
         sums = MetricSums()
         batch = self._forward_passes(samples, batch, sums)
         estimates = self._estimate(batch)
-        old = batch.rollout_logprobs if batch.proximal_logprobs is None else batch.proximal_logprobs
+        old = batch.proximal_logprobs if self._settings.old_logprobs == "proximal" else batch.rollout_logprobs
+        assert old is not None, "the proximal pass ran"
         run = _Pass(samples, batch, estimates, old, self._objective, sums)
         order = np.random.default_rng([self._settings.seed, step.step])
         denominator = step.denominator_tokens / self._settings.mini_batches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ class FinishReason:
 class GenerateRequest:
     """One prompt in token ids.
 
-    ``routed_experts_start_len`` asks for routing rows from that input position on; ``extra_key`` salts
-    the engine's prefix cache.
+    ``routed_experts_start_len`` asks for routing rows from that input position on.
     """
 
     input_ids: Sequence[int]
@@ -65,16 +64,15 @@ class GenerateRequest:
     rid: str
     return_routed_experts: bool = False
     routed_experts_start_len: int = 0
-    extra_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
     """What an engine generated.
 
-    ``logprobs`` has one value per output id, at the sampling temperature. ``versions`` are spans over
+    ``logprobs`` has one value per output id, at the sampling temperature. ``versions`` are spans that tile
     the output ids. ``routed_experts`` is ``[prompt + output - 1 - start_len, num_layers, top_k]`` as sent,
-    dense layers included.
+    dense layers included. ``cached_tokens`` counts prompt tokens that the engine did not compute again.
     """
 
     output_ids: NDArray[np.int32]
@@ -82,7 +80,4 @@ class Generation:
     finish_reason: FinishReason
     versions: tuple[VersionSpan, ...] = ()
     routed_experts: NDArray[np.int32] | None = None
-    prompt_tokens: int = 0
     cached_tokens: int = 0
-    seconds: float = 0.0
-    extra: dict[str, Any] = field(default_factory=dict)

@@ -72,10 +72,6 @@ class RoutingTrace:
         joined = np.concatenate([self.experts, fresh.astype(self.experts.dtype)])
         return RoutingTrace(joined, self.layer_ids)
 
-    def truncated(self, rows: int) -> RoutingTrace:
-        """The first ``rows`` rows."""
-        return RoutingTrace(self.experts[:rows], self.layer_ids)
-
 
 def expert_dtype(num_experts: int) -> type[Any]:
     """The smallest unsigned numpy type that holds the ids of ``num_experts`` experts."""

@@ -77,11 +77,12 @@ class Sample:
 
     ``tokens`` int32 ``[T]``; ``loss_mask`` uint8 ``[T]``, 1 on tokens that the policy generated; ``logprobs``
     float32 ``[T]``, the engine's at the sampling temperature, 0 where not generated; ``versions``: spans of
-    policy versions over generated tokens; ``routing``: ``[T-1, layers, top_k]`` or ``None``; ``media_tensors``:
-    one array per processor key.
+    policy versions that cover each generated token once and no other; ``routing``: ``[T-1, layers, top_k]`` or
+    ``None``; ``media``: where expanded images stand; ``media_tensors``: one array per processor key.
 
     Raises:
-        ValueError: if lengths differ, spans leave the sequence, or a trained token has no version.
+        ValueError: if lengths differ, spans leave the sequence, versions do not cover exactly the trained tokens, or
+            token 0, which no logits predict, is to be trained.
     """
 
     task_id: str
@@ -110,17 +111,30 @@ class Sample:
                 f"sample {self.trajectory_id}: {length} tokens need {max(length - 1, 0)} routing rows; "
                 f"got {self.routing.rows}"
             )
-        covered = sum(span.end - span.start for span in self.versions)
-        if covered != int(self.loss_mask.sum()):
-            raise ValueError(
-                f"sample {self.trajectory_id}: {int(self.loss_mask.sum())} trained tokens, but versions cover {covered}"
-            )
+        if length and self.loss_mask[0]:
+            raise ValueError(f"sample {self.trajectory_id}: token 0 has no logprob, so its loss_mask must be 0")
         spans: tuple[VersionSpan | TurnRecord | MediaSpan, ...] = (*self.versions, *self.turns, *self.media)
         for span in spans:
             if not 0 <= span.start <= span.end <= length:
                 raise ValueError(f"sample {self.trajectory_id}: {span} leaves the {length} tokens")
+        self._check_versions()
         for array in (self.tokens, self.loss_mask, self.logprobs):
             array.setflags(write=False)
+
+    def _check_versions(self) -> None:
+        import numpy as np
+
+        cover = np.zeros(len(self.tokens), np.uint8)
+        for span in self.versions:
+            if cover[span.start : span.end].any():
+                raise ValueError(f"sample {self.trajectory_id}: {span} overlaps another span of policy versions")
+            cover[span.start : span.end] = 1
+        differing = np.flatnonzero(cover != self.loss_mask)
+        if len(differing):
+            raise ValueError(
+                f"sample {self.trajectory_id}: versions must cover exactly the trained tokens, {self.trained_tokens}; "
+                f"they cover {int(cover.sum())} and differ at token {differing[0]}"
+            )
 
     @property
     def trained_tokens(self) -> int:
@@ -131,6 +145,11 @@ class Sample:
     def oldest_version(self) -> int | None:
         """The oldest policy version among the trained tokens; ``None`` without any."""
         return min((span.version for span in self.versions), default=None)
+
+    @property
+    def newest_version(self) -> int | None:
+        """The newest policy version among the trained tokens; ``None`` without any."""
+        return max((span.version for span in self.versions), default=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,3 +201,9 @@ class Group:
         """The oldest policy version among all trained tokens of the group."""
         versions = [s.oldest_version for t in self.trajectories for s in t.samples]
         return min((v for v in versions if v is not None), default=None)
+
+    @property
+    def newest_version(self) -> int | None:
+        """The newest policy version among all trained tokens of the group."""
+        versions = [s.newest_version for t in self.trajectories for s in t.samples]
+        return max((v for v in versions if v is not None), default=None)

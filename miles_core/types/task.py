@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from miles_core.types.freeze import freeze
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -13,7 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One prompt with its label and metadata; ``environment`` names a configured environment."""
+    """One prompt with its label and metadata; ``environment`` names a configured environment.
+
+    All trajectories of a task, in every epoch, get the same object; hence ``metadata`` becomes deeply read-only, its
+    lists tuples.
+    """
 
     id: str
     messages: tuple[Message, ...]
@@ -22,3 +28,6 @@ class Task:
     tools: tuple[Mapping[str, Any], ...] = ()
     environment: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", freeze(self.metadata))

@@ -20,6 +20,8 @@ class Lookup:
     the episode. The environment gives no reward: a reward model compares the answer with the label.
     """
 
+    observation_roles = ("tool",)
+
     def __init__(self, config: object, context: PluginContext) -> None:
         del config, context
         self._value = ""

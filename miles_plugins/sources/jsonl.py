@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from miles_core.api import PluginContext
 
 KNOWN = ("id", "prompt", "messages", "label", "images", "tools", "environment", "metadata")
+_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "id": ((str, int), "text or an integer"),
+    "messages": (list, "an array of messages"),
+    "images": (list, "an array"),
+    "tools": (list, "an array"),
+    "environment": (str, "text"),
+    "metadata": (dict, "an object"),
+}
 
 
 class JsonlConfig(BaseModel):
@@ -30,8 +38,8 @@ class JsonlConfig(BaseModel):
 class Jsonl:
     """One task per line: ``{id, prompt | messages, label, images, tools, environment, metadata}``.
 
-    A ``prompt`` becomes a user message; a missing id is a hash of file name and line. The order of an epoch is a
-    function of the seed and the epoch alone.
+    A ``prompt`` becomes a user message; a missing id is a hash of file name and line; ``images`` and ``tools`` must be
+    empty, because this version passes none on. The order of an epoch is a function of the seed and the epoch alone.
     """
 
     Config = JsonlConfig
@@ -69,34 +77,64 @@ def _read(path: Path) -> list[Task]:
     if not path.is_file():
         raise DataError(f"no data file {path}", remedy="Correct data.path; it is relative to the config file.")
     tasks = []
-    with path.open(encoding="utf-8") as file:
+    lines: dict[str, int] = {}
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if line.strip():
-                tasks.append(_task(line, f"{path}:{number}", f"{path.name}:{number}"))
+            if not line.strip():
+                continue
+            task = _task(line, f"{path}:{number}", f"{path.name}:{number}")
+            first = lines.setdefault(task.id, number)
+            if first != number:
+                raise DataError(
+                    f"{path}:{number}: the id {task.id!r} is that of line {first} too",
+                    remedy="Give each task an id of its own, or leave ids out.",
+                )
+            tasks.append(task)
     if not tasks:
         raise DataError(f"{path} holds no task", remedy="Write one JSON object per line.")
     return tasks
 
 
-def _task(line: str, where: str, key: str) -> Task:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{where}: not JSON: {error}", remedy="Write one JSON object per line.") from None
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: expected a JSON object, got {type(row).__name__}")
-    unknown = sorted(set(row) - set(KNOWN))
-    if unknown:
-        raise DataError(f"{where}: unknown key {unknown[0]!r}", remedy=f"Known keys: {', '.join(KNOWN)}.")
+def _task(line: bytes, where: str, key: str) -> Task:
+    row = _row(line, where)
+    _check_types(row, where)
+    for unsupported in ("images", "tools"):
+        if row.get(unsupported):
+            raise DataError(
+                f"{where}: `{unsupported}` is not empty, but this version passes no {unsupported} to the model",
+                remedy=f"Leave `{unsupported}` out; put what the model must know into the messages.",
+            )
     return Task(
         id=str(row["id"]) if row.get("id") is not None else xxhash.xxh3_64_hexdigest(key.encode()),
         messages=_messages(row, where),
         label=None if row.get("label") is None else str(row["label"]),
-        images=tuple(row.get("images") or ()),
-        tools=tuple(row.get("tools") or ()),
         environment=row.get("environment"),
         metadata=row.get("metadata") or {},
     )
+
+
+def _row(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: not UTF-8 text: {error}", remedy="Save the file as UTF-8.") from None
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON: {error}", remedy="Write one JSON object per line.") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: expected a JSON object, got {type(row).__name__}")
+    if unknown := sorted(set(row) - set(KNOWN)):
+        raise DataError(f"{where}: unknown key {unknown[0]!r}", remedy=f"Known keys: {', '.join(KNOWN)}.")
+    return row
+
+
+def _check_types(row: dict[str, Any], where: str) -> None:
+    for key, (kind, words) in _TYPES.items():
+        value = row.get(key)
+        if value is not None and not isinstance(value, kind):
+            raise DataError(
+                f"{where}: `{key}` must be {words}; got {json.dumps(value)[:60]}",
+                remedy=f"Correct `{key}`, or leave it out.",
+            )
 
 
 def _messages(row: dict[str, Any], where: str) -> tuple[Message, ...]:

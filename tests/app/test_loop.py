@@ -27,8 +27,8 @@ TASK = Task("t", (Message("user", "q"),))
 class Planes:
     """Scheduler, trainer, publisher and tracker in one, with a log of what happened."""
 
-    def __init__(self, rewards, *, fail_at: tuple[str, int] | None = None, hang: bool = False) -> None:
-        self.rewards, self.fail_at, self.hang = rewards, fail_at, hang
+    def __init__(self, rewards, *, fail_at: tuple[str, int] | None = None, hang: bool = False, causes=None) -> None:
+        self.rewards, self.fail_at, self.hang, self.causes = rewards, fail_at, hang, causes or {}
         self.events: list[tuple[str, int]] = []
         self.logged: list[dict[str, float]] = []
         self.closed = False
@@ -49,7 +49,8 @@ class Planes:
         )
         group = Group("g", 0, TASK, trajectories)
         kept = (group,) if len(set(rewards)) > 1 else ()
-        return StepRollout(step, (group,), kept, Counter() if kept else Counter(equal_rewards=1))
+        dropped = Counter() if kept else Counter(equal_rewards=1)
+        return StepRollout(step, (group,), kept, dropped + Counter(dict.fromkeys(self.causes, 1)), self.causes)
 
     async def train_step(self, step):
         await self.event("train", step.step)
@@ -134,6 +135,12 @@ async def test_empty_steps_of_low_reward_end_the_run_with_counts_and_reward() ->
         await make(planes, run__steps=50).run()
     assert ("save", 2) in planes.events, "what was learned before is not lost"
     assert [row["step"] for row in planes.logged] == [1, 2]
+
+
+async def test_full_reward_of_those_that_could_be_scored_is_not_solved() -> None:
+    planes = Planes(lambda step: (1.0, 1.0), causes={"unscored": "judge: 401 bad key"})
+    with pytest.raises(RolloutError, match="unscored: judge: 401 bad key"):
+        await make(planes, run__steps=50).run()
 
 
 @pytest.mark.parametrize("failure", [("generate", 1), ("train", 1), ("publish", 2), ("save", 3)])

@@ -101,3 +101,47 @@ async def test_finished_work_is_returned(tmp_path: Path) -> None:
             return 7
 
         assert await supervised([running], work) == 7
+
+
+SHARED = Path("/dev/shm")
+SENDER = """
+    import multiprocessing, sys, time
+    from miles_core.api import Bucket, PluginContext
+    from miles_core.app.child import child_process, report
+    from miles_plugins.transports.memory import Memory
+    with child_process():
+        transport = Memory(None, PluginContext())
+        sent = [transport.send(Bucket(0, (), 100), memoryview(bytes(100)))["segment"] for _ in range(20)]
+        # a worker that outlives its parent and keeps the resource tracker busy
+        multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+        report({"segments": sent})
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+async def test_a_child_that_ends_while_it_holds_segments_leaves_none(tmp_path: Path, killed: bool) -> None:
+    async with start(SENDER, tmp_path) as running:
+        assert all((SHARED / name).exists() for name in running.ready["segments"])
+        if killed:
+            running.process.kill()
+            await running.process.wait()
+    assert not [name for name in running.ready["segments"] if (SHARED / name).exists()]
+
+
+async def test_a_child_that_ignores_every_request_to_end_is_killed_with_its_group(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("miles_core.app.processes.STOP_SECONDS", 0.2)
+    script = """
+        from miles_core.app.child import report
+        import os, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        grandchild = os.fork()
+        if grandchild:
+            report({"grandchild": grandchild})
+        time.sleep(600)
+    """
+    with anyio.fail_after(20):
+        async with start(script, tmp_path) as running:
+            family = [psutil.Process(running.process.pid), psutil.Process(running.ready["grandchild"])]
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []

@@ -46,6 +46,12 @@ def test_malformed_files_name_the_line(tmp_path: Path, content: str, message: st
         read_conversations(tmp_path / "w.jsonl")
 
 
+def test_bytes_that_are_not_utf_8_name_the_line(tmp_path: Path) -> None:
+    (tmp_path / "w.jsonl").write_bytes(b'\n{"messages": [{"role": "user", "content": "caf\xe9"}]}\n')
+    with pytest.raises(DataError, match=r"w\.jsonl:2: expected .*UTF-8.*0xe9"):
+        read_conversations(tmp_path / "w.jsonl")
+
+
 def test_a_missing_file_names_the_key(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"warmup\.data"):
         read_conversations(tmp_path / "none.jsonl")

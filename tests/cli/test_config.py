@@ -6,22 +6,6 @@ import pytest
 
 from miles_core.cli.main import main
 
-CONFIG = """
-[run]
-steps = 3
-[model]
-path = "model"
-[data]
-use = "jsonl"
-[rollout]
-groups_per_step = 2
-group_size = 4
-max_context_tokens = 64
-max_response_tokens = 16
-[[environments]]
-use = "lookup"
-"""
-
 
 @pytest.fixture
 def run(capsys):
@@ -34,9 +18,8 @@ def run(capsys):
     return run
 
 
-def test_show_prints_the_resolved_config_as_toml(run, tmp_path):
-    path = tmp_path / "run.toml"
-    path.write_text(CONFIG)
+def test_show_prints_the_resolved_config_as_toml(run, write_config):
+    path = write_config()
     code, out, err = run("config", "show", str(path), "--set", "run.steps=7", "--set", "data.path=x.jsonl")
     assert (code, err) == (0, "")
     document = tomllib.loads(out)
@@ -45,10 +28,8 @@ def test_show_prints_the_resolved_config_as_toml(run, tmp_path):
     assert document["advantage"]["use"] == "grpo"
 
 
-def test_show_of_a_wrong_config_fails_with_the_key(run, tmp_path):
-    path = tmp_path / "run.toml"
-    path.write_text(CONFIG.replace("steps", "stps"))
-    code, out, err = run("config", "show", str(path))
+def test_show_of_a_wrong_config_fails_with_the_key(run, write_config):
+    code, out, err = run("config", "show", str(write_config(("steps", "stps"))))
     assert (code, out) == (1, "")
     assert "run.stps: unknown key; did you mean 'steps'?" in err
 

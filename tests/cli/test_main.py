@@ -99,8 +99,8 @@ def test_the_integer_that_a_command_returns_is_the_exit_code(run, result, code):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("plgins",), ("'plgins'", "train, serve, plugins, config", "did you mean 'plugins'?")),
-        (("plugins", "lst"), ("'lst'", "did you mean 'list'?")),
+        (("plgins",), ("'plgins'", "train, serve, plugins, config", "Did you mean 'plugins'?")),
+        (("plugins", "lst"), ("'lst'", "Did you mean 'list'?")),
         (("plugins", "list", "--jsno"), ("--jsno", "--json", "--help")),
         (("plugins", "show"), ("NAME", "--help")),
     ],
@@ -119,7 +119,7 @@ def test_a_mistyped_command_imports_no_other_command():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "False\n")
-    assert "did you mean 'train'?" in done.stderr
+    assert "Did you mean 'train'?" in done.stderr
 
 
 def test_python_m_is_the_same_command():

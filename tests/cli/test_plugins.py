@@ -96,7 +96,7 @@ def test_list_as_json_holds_the_same_and_nothing_else_is_on_stdout(miles):
 def test_an_unknown_kind_is_an_error_with_a_suggestion(miles):
     done = miles("plugins", "list", "--kind", "filter")
     assert done.returncode == 1
-    assert "did you mean 'filters'?" in done.stderr
+    assert "Did you mean 'filters'?" in done.stderr
 
 
 def test_list_imports_no_plugin_and_nothing_heavy(miles):
@@ -172,7 +172,7 @@ def test_show_of_a_broken_plugin_quotes_the_cause_and_names_the_distribution(mil
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("acme_exct", "did you mean 'acme_exact'?"),
+        ("acme_exct", "Did you mean 'acme_exact'?"),
         ("exact_match", "acme-kit/exact_match, miles-hub/exact_match"),
     ],
 )

@@ -16,15 +16,15 @@ def _message(path):
     return caught.value.message
 
 
-def test_a_minimal_file_gives_defaults_and_keeps_the_options_of_plugins(write):
-    config = load_config(write()).config
+def test_a_minimal_file_gives_defaults_and_keeps_the_options_of_plugins(write_config):
+    config = load_config(write_config()).config
     assert (config.run.steps, config.run.seed, config.engine.use) == (3, 0, "embedded")
     assert config.data.options == {"path": "tasks.jsonl"}
     assert [reward.options for reward in config.rewards] == [{"ignore_case": True}, {}]
 
 
-def test_paths_count_from_the_folder_of_the_file_not_from_the_working_directory(write, tmp_path, monkeypatch):
-    write()
+def test_paths_count_from_the_folder_of_the_file_not_from_the_working_directory(write_config, tmp_path, monkeypatch):
+    write_config()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     loaded = load_config(Path("../run.toml"))
@@ -33,8 +33,8 @@ def test_paths_count_from_the_folder_of_the_file_not_from_the_working_directory(
     assert loaded.resolve("/absolute") == Path("/absolute")
 
 
-def test_a_mistyped_key_is_named_in_full_with_file_and_nearest_key(write):
-    path = write(("group_size", "groups_size"))
+def test_a_mistyped_key_is_named_in_full_with_file_and_nearest_key(write_config):
+    path = write_config(("group_size", "groups_size"))
     message = _message(path)
     assert str(path) in message
     assert "rollout.groups_size: unknown key; did you mean 'group_size'?" in message
@@ -42,12 +42,12 @@ def test_a_mistyped_key_is_named_in_full_with_file_and_nearest_key(write):
     assert "2 errors" in message
 
 
-def test_a_mistyped_table_is_named_with_the_nearest_one(write):
-    assert "rewrds: unknown key; did you mean 'rewards'?" in _message(write(extra="[[rewrds]]\nuse = 'a'\n"))
+def test_a_mistyped_table_is_named_with_the_nearest_one(write_config):
+    assert "rewrds: unknown key; did you mean 'rewards'?" in _message(write_config(extra="[[rewrds]]\nuse = 'a'\n"))
 
 
-def test_an_unknown_key_deep_in_an_array_keeps_its_index_and_lists_known_keys(write):
-    message = _message(write(extra="[router]\nhosst = 'a'\n[[router.middleware]]\nmax = 1\n"))
+def test_an_unknown_key_deep_in_an_array_keeps_its_index_and_lists_known_keys(write_config):
+    message = _message(write_config(extra="[router]\nhosst = 'a'\n[[router.middleware]]\nmax = 1\n"))
     assert "router.hosst: unknown key; did you mean 'host'? known keys: host, port, policy, middleware" in message
     assert "router.middleware.0.use: missing; expected text" in message
 
@@ -64,11 +64,18 @@ def test_an_unknown_key_deep_in_an_array_keeps_its_index_and_lists_known_keys(wr
         ('path = "model"', "path = 5", "model.path: expected text; got 5"),
         ('path = "model"', 'path = "m"\ninit = "rnd"', "model.init: expected 'pretrained' or 'random'; got 'rnd'"),
         ("[[environments]]", "[environments]", "write [[environments]]"),
+        (
+            "[[environments]]",
+            "[[environments]]\nuse = 'lookup'\n[[environments]]",
+            "environments: two tables have the name 'lookup'",
+        ),
+        ('use = "exact_match"', 'use = "my_rewards:short"', "rewards: two tables have the name 'my_rewards:short'"),
+        ("[rollout]", "[sampling]\ntemperature = 1e-7\n[rollout]", "sampling.temperature: expected greater than or eq"),
         ('use = "jsonl"', "", "data.use: missing; expected text: name, distribution/name or module:attribute"),
     ],
 )
-def test_a_wrong_value_says_what_was_expected_and_what_came(write, old, new, expected):
-    assert expected in _message(write((old, new)))
+def test_a_wrong_value_says_what_was_expected_and_what_came(write_config, old, new, expected):
+    assert expected in _message(write_config((old, new)))
 
 
 def test_a_plain_value_where_a_table_belongs_is_named(tmp_path):
@@ -77,8 +84,8 @@ def test_a_plain_value_where_a_table_belongs_is_named(tmp_path):
     assert "run: expected a table; got 3" in _message(path)
 
 
-def test_a_validator_of_the_schema_speaks_without_pydantic_s_prefix(write):
-    message = _message(write(extra="[optimizer]\nbetas = [0.9, 1.0]\n"))
+def test_a_validator_of_the_schema_speaks_without_pydantic_s_prefix(write_config):
+    message = _message(write_config(extra="[optimizer]\nbetas = [0.9, 1.0]\n"))
     assert "optimizer.betas: each beta must be in [0, 1); got" in message
 
 
@@ -96,8 +103,16 @@ def test_a_missing_file_a_directory_and_a_binary_file_are_explained(tmp_path):
     assert "not UTF-8" in _message(tmp_path / "binary.toml")
 
 
-def test_the_dump_is_toml_that_loads_to_the_same_config(write, tmp_path):
-    config = load_config(write()).config
+def test_tables_of_one_plugin_may_stand_side_by_side_under_names_of_their_own(write_config):
+    path = write_config(extra="name = 'a'\n[[rewards]]\nuse = 'my_rewards:short'\nname = 'b'\n")
+    assert [reward.name for reward in load_config(path).config.rewards] == [None, "a", "b"]
+
+
+def test_the_dump_is_toml_that_loads_to_the_same_config(write_config, tmp_path):
+    middleware = (
+        "[[router.middleware]]\nuse = 'a:B'\n[[router.middleware]]\nuse = 'c:D'\nlimits = [{ n = { m = 1 } }]\n"
+    )
+    config = load_config(write_config(extra=f"options = {{ x = 1 }}\n{middleware}"), ["trackers=[]"]).config
     text = dump_config(config)
     again = tmp_path / "again.toml"
     again.write_text(text)
@@ -106,3 +121,7 @@ def test_the_dump_is_toml_that_loads_to_the_same_config(write, tmp_path):
     assert document["rewards"][0] == {"use": "exact_match", "weight": 1.0, "timeout": 60.0, "ignore_case": True}
     assert "id" not in document["run"]
     assert document["optimizer"]["betas"] == [0.9, 0.95]
+    assert document["trackers"] == []
+    headers = [line for line in text.splitlines() if line.startswith("[")]
+    assert headers[:6] == ["[run]", "[model]", "[data]", "[rollout]", "[sampling]", "[[environments]]"]
+    assert headers.count("[[rewards]]") == headers.count("[[router.middleware]]") == 2

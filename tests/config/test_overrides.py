@@ -47,8 +47,8 @@ def test_the_last_of_several_wins_and_whole_values_can_be_replaced():
     assert _set({"a": {"b": 1}}, "a={ c = 2 }") == {"a": {"c": 2}}
 
 
-def test_a_table_that_the_file_leaves_out_starts_from_its_default(write):
-    config = load_config(write(), ["advantage.eps=0.1", "losses.0.clip_low=0.3", "trackers.1.use=wandb"]).config
+def test_a_table_that_the_file_leaves_out_starts_from_its_default(write_config):
+    config = load_config(write_config(), ["advantage.eps=0.1", "losses.0.clip_low=0.3", "trackers.1.use=wandb"]).config
     assert (config.advantage.use, config.advantage.options) == ("grpo", {"eps": 0.1})
     assert (config.losses[0].use, config.losses[0].options) == ("ppo_clip", {"clip_low": 0.3})
     assert [tracker.use for tracker in config.trackers] == ["jsonl", "wandb"]
@@ -65,15 +65,15 @@ def test_a_table_that_the_file_leaves_out_starts_from_its_default(write):
         ("rewards.first.weight=1", "expected an index from 0 to 2 .*; got 'first'"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_refused_and_quoted(write, override, message):
+def test_a_path_that_leads_nowhere_is_refused_and_quoted(write_config, override, message):
     with pytest.raises(ConfigError, match=message) as caught:
-        load_config(write(), [override])
+        load_config(write_config(), [override])
     assert f"--set {override}" in caught.value.message
 
 
-def test_a_mistyped_override_is_an_unknown_key_of_that_table(write):
+def test_a_mistyped_override_is_an_unknown_key_of_that_table(write_config):
     with pytest.raises(ConfigError, match=r"--set run\.stps=5.*\n.*run\.stps: unknown key; did you mean 'steps'"):
-        load_config(write(), ["run.stps=5"])
+        load_config(write_config(), ["run.stps=5"])
 
 
 SCALARS = st.one_of(st.integers(-(2**60), 2**60), st.booleans(), st.floats(allow_nan=False, allow_infinity=False))

@@ -38,7 +38,7 @@ def test_an_interrupt_ends_every_process(miles, sent: signal.Signals, code: int)
 def test_a_driver_that_is_killed_takes_its_processes_with_it(miles) -> None:
     run = miles.start(**LONG)
     run.wait_for("metrics.jsonl")
-    assert len(run.children) == 3
+    assert len(run.children) >= 3
     run.process.kill()
     run.wait()
     run.assert_nothing_left()
@@ -62,7 +62,7 @@ def test_an_engine_that_dies_at_start_shows_the_end_of_its_log(miles, tmp_path) 
         "from miles_core.api import EngineCommand\n"
         "class Dying:\n"
         "    def __init__(self, config, context): pass\n"
-        "    def command(self, model_path, *, index, transport):\n"
+        "    def command(self, model_path, *, index, config_path):\n"
         "        return EngineCommand((sys.executable, '-c', 'raise SystemExit(\"no such device\")'))\n"
     )
     run = miles.train(engine__use="dying:Dying")
@@ -81,6 +81,8 @@ def test_an_engine_that_dies_at_start_shows_the_end_of_its_log(miles, tmp_path) 
         ({"losses__0__clip_hig": 0.3}, ["clip_hig", "clip_high"]),
         ({"data__path": "nowhere.jsonl"}, ["nowhere.jsonl", "data.path"]),
         ({"model__path": "nowhere"}, ["nowhere", "config.json", "model.path"]),
+        ({"warmup__data": "nowhere.jsonl"}, ["nowhere.jsonl", "warmup.data"]),
+        ({"engine__context_length": 40}, ["engine.context_length = 40", "96 tokens", "rollout.max_context_tokens"]),
     ],
 )
 def test_a_mistake_in_the_config_is_found_before_anything_starts(miles, overrides, expected: list[str]) -> None:
@@ -90,7 +92,7 @@ def test_a_mistake_in_the_config_is_found_before_anything_starts(miles, override
     for text in expected:
         assert text in run.output
     assert "Traceback" not in run.output
-    assert not (run.folder / "checkpoints").exists()
+    assert not run.folder.exists()
 
 
 def test_a_prompt_longer_than_the_context_says_both_numbers(miles) -> None:

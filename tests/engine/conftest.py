@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import string
 import threading
 from contextlib import asynccontextmanager
@@ -13,7 +12,6 @@ import anyio
 import anyio.to_thread
 import pytest
 import torch
-import uvicorn
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
@@ -151,43 +149,6 @@ def reference() -> type[Reference]:
     return Reference
 
 
-class _Server(uvicorn.Server):
-    """uvicorn that starts and stops by events, without polling."""
-
-    def __init__(self, app: Any) -> None:
-        super().__init__(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
-        self.ready = anyio.Event()
-        self.stop = anyio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-    async def main_loop(self) -> None:
-        await self.stop.wait()
-
-
-@asynccontextmanager
-async def _serve(app: Any) -> AsyncIterator[str]:
-    server = _Server(app)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server._serve, [listener])
-            await server.ready.wait()
-            try:
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-            finally:
-                server.stop.set()
-
-
-@asynccontextmanager
-async def _served(engine: EmbeddedEngine) -> AsyncIterator[tuple[str, aiohttp.ClientSession]]:
-    """An engine on loopback and an HTTP session."""
-    connector = aiohttp.TCPConnector(limit=0)
-    async with _serve(create_app(engine)) as url, aiohttp.ClientSession(connector=connector) as http:
-        yield url, http
-
-
 async def _post(http: aiohttp.ClientSession, url: str, body: Any) -> tuple[int, Any]:
     """Status and JSON (or text) of a POST."""
     async with http.post(url, json=body) as response:
@@ -226,15 +187,28 @@ class Gate:
 
 
 @pytest.fixture
-def serve() -> Callable[..., Any]:
+def serve(serving: Callable[..., Any]) -> Callable[..., Any]:
     """``async with serve(app) as url``."""
-    return _serve
+
+    @asynccontextmanager
+    async def serve(app: Any) -> AsyncIterator[str]:
+        async with serving(app) as server:
+            yield server.url
+
+    return serve
 
 
 @pytest.fixture
-def served() -> Callable[..., Any]:
-    """``async with served(engine) as (url, http)``."""
-    return _served
+def served(serve: Callable[..., Any]) -> Callable[..., Any]:
+    """``async with served(engine) as (url, http)``: an engine on loopback and an HTTP session."""
+
+    @asynccontextmanager
+    async def served(engine: EmbeddedEngine) -> AsyncIterator[tuple[str, aiohttp.ClientSession]]:
+        connector = aiohttp.TCPConnector(limit=0)
+        async with serve(create_app(engine)) as url, aiohttp.ClientSession(connector=connector) as http:
+            yield url, http
+
+    return served
 
 
 @pytest.fixture

@@ -58,7 +58,8 @@ def test_all_known_keys_arrive(tmp_path: Path) -> None:
         "id": 7,
         "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}],
         "label": "l",
-        "tools": [{"type": "function"}],
+        "images": [],
+        "tools": [],
         "environment": "chess",
         "metadata": {"big": 123456789012345678901},
     }
@@ -79,11 +80,40 @@ def test_all_known_keys_arrive(tmp_path: Path) -> None:
         ({"messages": []}, "d.jsonl:2: `messages` is empty"),
         ({"messages": [{"content": "x"}]}, "d.jsonl:2: a message needs"),
         ({"prompt": 5}, "d.jsonl:2: message content must be"),
+        ({"messages": {"role": "user"}}, "d.jsonl:2: `messages` must be an array of messages; got {"),
+        ({"prompt": "x", "images": "abc.png"}, 'd.jsonl:2: `images` must be an array; got "abc.png"'),
+        ({"prompt": "x", "tools": 5}, "d.jsonl:2: `tools` must be an array; got 5"),
+        ({"prompt": "x", "metadata": [1]}, "d.jsonl:2: `metadata` must be an object; got .1"),
+        ({"prompt": "x", "environment": 5}, "d.jsonl:2: `environment` must be text; got 5"),
+        ({"prompt": "x", "id": [7]}, "d.jsonl:2: `id` must be text or an integer; got .7"),
+        ({"prompt": "x", "images": ["a.png"]}, "d.jsonl:2: `images` is not empty, but this version passes no images"),
+        (
+            {"prompt": "x", "tools": [{"type": "f"}]},
+            "d.jsonl:2: `tools` is not empty, but this version passes no tools",
+        ),
     ],
 )
 def test_a_wrong_row_names_file_and_line(tmp_path: Path, row, message: str) -> None:
     with pytest.raises(DataError, match=message):
         source(tmp_path, [ROWS[0], row])
+
+
+def test_an_id_that_comes_twice_names_both_lines(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"d.jsonl:4: the id '7' is that of line 2 too") as caught:
+        source(tmp_path, [ROWS[0], {"id": 7, "prompt": "a"}, "", {"id": "7", "prompt": "b"}])
+    assert caught.value.remedy
+
+
+def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_bytes(b'{"prompt": "a"}\n{"prompt": "caf\xe9"}\n')
+    with pytest.raises(DataError, match="d.jsonl:2: not UTF-8 text") as caught:
+        Jsonl(JsonlConfig(path="d.jsonl"), PluginContext(services={"base_dir": tmp_path}))
+    assert caught.value.remedy == "Save the file as UTF-8."
+
+
+def test_line_separators_inside_a_text_do_not_end_a_line(tmp_path: Path) -> None:
+    [(_, task)] = source(tmp_path, ['{"prompt": "a\u2028b"}']).take(1)
+    assert task.messages[0].text == "a\u2028b"
 
 
 def test_missing_and_empty_files_name_the_remedy(tmp_path: Path) -> None:

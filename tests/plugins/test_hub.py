@@ -77,6 +77,18 @@ class Late:
     async def score(self, items): ...
 
 
+class Choosing(Late):
+    def __init__(self, config, context):
+        self.scope = "step"
+
+
+class Wrapping(Late):
+    scope = "group"
+
+    def __init__(self, config, context):
+        self.score = lambda items: []
+
+
 class Layer:
     def __init__(self, app, config, context):
         self.app, self.config, self.context = app, config, context
@@ -95,7 +107,20 @@ class Engine:
 
 CONTEXT = PluginContext(seed=3)
 REWARDS = "reward_models"
-NAMES = ("Judge", "Bare", "Greedy", "Lax", "Open", "Crashing", "NotPydantic", "Fails", "NoData", "Late")
+NAMES = (
+    "Judge",
+    "Bare",
+    "Greedy",
+    "Lax",
+    "Open",
+    "Crashing",
+    "NotPydantic",
+    "Fails",
+    "NoData",
+    "Late",
+    "Choosing",
+    "Wrapping",
+)
 
 
 @pytest.fixture
@@ -194,3 +219,10 @@ def test_an_error_of_miles_keeps_its_type_and_is_attributed_in_a_note(hub):
 def test_an_object_that_never_got_a_declared_member_is_refused(hub):
     with pytest.raises(PluginError, match="made an object without scope"):
         hub.create(REWARDS, "late", None, CONTEXT)
+
+
+def test_an_object_is_held_to_what_its_init_set(hub):
+    with pytest.raises(PluginError, match="scope = 'step'; this version runs 'sample' or 'group'"):
+        hub.create(REWARDS, "choosing", None, CONTEXT)
+    with pytest.raises(PluginError, match="'wrapping' .*score must be a coroutine function"):
+        hub.create(REWARDS, "wrapping", None, CONTEXT)

@@ -62,7 +62,7 @@ def test_a_broken_plugin_harms_nobody_else_not_even_in_its_own_distribution(site
 
 def test_a_file_name_in_a_target_says_to_drop_py(site):
     error = _failure(site, "acme_mod.py:exact", "def exact(t): return 1.0")
-    assert "drop .py" in error.remedy
+    assert "Drop .py" in error.remedy
     assert "acme_mod:exact" in error.remedy
 
 
@@ -73,7 +73,7 @@ def test_extras_in_a_target_are_legal(site):
 @pytest.mark.parametrize("value", ["acme_mod", "acme_mod:", "acme mod:exact", ":exact"])
 def test_a_malformed_target_fails_at_load_and_says_how_to_write_one(site, value):
     error = _failure(site, value, "def exact(t): return 1.0")
-    assert error.remedy == "write module:attribute"
+    assert error.remedy == "Write module:attribute."
 
 
 def test_a_plugin_that_is_not_callable_is_refused_at_load(site):
@@ -89,6 +89,55 @@ def test_a_class_without_the_members_of_its_kind_is_refused(site):
 def test_a_middleware_class_needs_its_own_call_not_its_metaclass_s(site):
     error = _failure(site, "acme_mod:M", "class M: pass", kind="router_middlewares", name="m")
     assert "lacks __call__" in error.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "words"),
+    [
+        (
+            REWARDS,
+            "scope = 'sample'\n    def score(self, items): ...",
+            ("score must be a coroutine", "`async def score`"),
+        ),
+        (
+            "router_middlewares",
+            "def __call__(self, scope, receive, send): ...",
+            ("__call__ must", "`async def __call__`"),
+        ),
+        ("filters", "stage = 'group'\n    async def keep(self, item): ...", ("keep is a coroutine", "`def keep`")),
+        (
+            "advantage_estimators",
+            "needs = ()\n    async def estimate(self, b): ...",
+            ("estimate is a", "`def estimate`"),
+        ),
+        ("losses", "needs = ()\n    async def loss(self, o, b): ...", ("loss is a coroutine", "`def loss`")),
+    ],
+)
+def test_a_method_that_is_sync_or_async_against_its_kind_is_refused(site, kind, source, words):
+    error = _failure(site, "acme_mod:P", f"class P:\n    {source}", kind=kind)
+    assert all(word in str(error) for word in (*words, "acme-kit 1.2"))
+
+
+@pytest.mark.parametrize("kind", ["filters", "advantage_estimators", "losses"])
+def test_a_coroutine_function_for_a_kind_that_is_not_awaited_is_refused(site, kind):
+    error = _failure(site, "acme_mod:exact", "async def exact(*_): ...", kind=kind)
+    assert "is a coroutine function" in error.message
+    assert error.remedy == "Write `def` instead of `async def`."
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "message"),
+    [
+        (
+            REWARDS,
+            "scope = 'step'\n    async def score(self, items): ...",
+            "scope = 'step'; this version runs 'sample' or",
+        ),
+        ("filters", "stage = 'token'\n    def keep(self, item): ...", "stage = 'token'; this version runs 'sample' or"),
+    ],
+)
+def test_a_scope_or_stage_that_this_version_does_not_run_is_refused(site, kind, source, message):
+    assert message in _failure(site, "acme_mod:P", f"class P:\n    {source}", kind=kind).message
 
 
 def test_members_may_be_inherited_or_annotated(site):

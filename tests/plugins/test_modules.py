@@ -59,7 +59,7 @@ def test_a_decorated_hook_and_one_without_parameters_work_too(install):
         ("import does_not_exist_xyz", "does_not_exist_xyz"),
         ("raise SystemExit(1)", "SystemExit"),
         ("def miles_register(registry):\n    registry.add('filters', 'half', 'm:f')\n    1 / 0", "ZeroDivisionError"),
-        ("def miles_register(registry):\n    registry.add('filter', 'f', 'm:f')", "did you mean 'filters'?"),
+        ("def miles_register(registry):\n    registry.add('filter', 'f', 'm:f')", "Did you mean 'filters'?"),
         ("def miles_register(registry):\n    registry.add('filters', '', 'm:f')", "expected text"),
         ("def miles_register(registry):\n    registry.add('filters', 'f', 3)", "'module:attribute' or a factory"),
         ("def miles_register(registry, extra): pass", "extra"),

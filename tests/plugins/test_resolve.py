@@ -38,7 +38,7 @@ def test_architecture_names_are_plain_names(hub):
 def test_names_are_matched_exactly_and_the_nearest_is_suggested(hub):
     with pytest.raises(PluginNotFound, match="installed: Fuzzy, exact") as caught:
         hub.resolve(REWARDS, "fuzzy")
-    assert caught.value.remedy == "did you mean 'Fuzzy'?"
+    assert caught.value.remedy == "Did you mean 'Fuzzy'?"
 
 
 def test_an_unknown_name_lists_what_exists(hub):
@@ -69,13 +69,13 @@ def test_a_blocked_plugin_is_not_listed_and_says_why(site, hub):
 def test_blocking_what_is_not_installed_is_an_error_with_a_suggestion(site, hub):
     with pytest.raises(PluginNotFound, match="'goood'") as caught:
         site.hub(block=("goood",))
-    assert caught.value.remedy == "did you mean 'good'?"
+    assert caught.value.remedy == "Did you mean 'good'?"
 
 
 def test_an_unknown_kind_is_an_error_with_a_suggestion(hub):
     with pytest.raises(PluginError, match="no plugin kind 'reward_model'") as caught:
         hub.resolve("reward_model", "exact")
-    assert caught.value.remedy == "did you mean 'reward_models'?"
+    assert caught.value.remedy == "Did you mean 'reward_models'?"
     with pytest.raises(PluginError, match="no plugin kind"):
         hub.refs("rewards")
 

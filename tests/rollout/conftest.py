@@ -77,7 +77,7 @@ def play(chat: ChatTokenizer, task: Task) -> Callable[..., object]:
         )
         episode = Episode(
             task,
-            EnvironmentRunner(environment, "env", timeout),  # type: ignore[arg-type]
+            lambda: EnvironmentRunner(environment, "env", timeout),  # type: ignore[arg-type]
             session,
             Budget(**(limits | budget)),
             lambda turn: SamplingParams(sampling_seed=turn),

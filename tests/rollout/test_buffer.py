@@ -64,6 +64,15 @@ async def test_a_version_from_the_future_is_an_error_not_negative_staleness() ->
         await buffer.get(0, version=1)
 
 
+async def test_one_token_from_the_future_is_enough_beside_old_ones() -> None:
+    trajectories = (make_trajectory("old", 1.0, version=1), make_trajectory("new", 1.0, version=57))
+    group = Group("g0", 0, trajectories[0].task, trajectories)
+    buffer = StepBuffer(2)
+    await buffer.put(StepRollout(0, (group,), (group,), Counter()))
+    with pytest.raises(RolloutError, match="version 57.*committed version is 1"):
+        await buffer.get(0, version=1)
+
+
 async def test_waiting_for_a_step_can_be_cancelled() -> None:
     buffer = StepBuffer(0)
     with anyio.move_on_after(0.01) as scope:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import anyio
@@ -143,19 +144,23 @@ async def test_a_close_that_raises_does_not_lose_the_result(play) -> None:
 
 
 async def test_an_environment_that_blocks_does_not_stall_the_loop(play) -> None:
-    ticked = anyio.Event()
+    release = threading.Event()
 
     class Blocking(Counting):
         def step(self, response):
-            anyio.from_thread.run(self.tick)
+            assert release.wait(5), "the loop stood still"
             return Step(done=True)
 
-        async def tick(self):
-            ticked.set()
+    async with anyio.create_task_group() as tasks:
+        results = []
 
-    trajectory = await play(Blocking(), "a")
-    assert ticked.is_set()
-    assert trajectory.status is Status.COMPLETED
+        async def run() -> None:
+            results.append(await play(Blocking(), "a"))
+
+        tasks.start_soon(run)
+        await anyio.wait_all_tasks_blocked()
+        release.set()
+    assert results[0].status is Status.COMPLETED
 
 
 @pytest.mark.parametrize(
@@ -173,10 +178,56 @@ async def test_a_wrong_answer_of_step_names_the_environment(play, answer: object
     assert message in (trajectory.error or "")
 
 
-async def test_a_structured_observation_is_shown_as_json(play) -> None:
+@pytest.mark.parametrize("observation", [{"a": 1}, Observation({"a": 1})])
+async def test_a_structured_observation_is_shown_as_json(play, observation) -> None:
     class Structured(Counting):
         async def step(self, response):
-            return Step(Observation({"a": 1}, role="tool"))
+            return Step(observation)
 
     trajectory = await play(Structured(), "a", "b")
     assert trajectory.messages[2].text == '{"a": 1}'
+
+
+async def test_a_formatter_that_raises_fails_only_this_trajectory(play) -> None:
+    class Broken(Counting):
+        def format_observation(self, observation):
+            raise RuntimeError("no such template")
+
+    environment = Broken()
+    trajectory = await play(environment, "a", "b")
+    assert trajectory.status is Status.FAILED
+    assert "format_observation() raised RuntimeError: no such template" in (trajectory.error or "")
+    assert environment.closed == 1
+
+
+async def test_the_environments_own_time_out_keeps_its_words(play) -> None:
+    class Slow(Counting):
+        async def step(self, response):
+            raise TimeoutError("docker exec timed out: image foo")
+
+    trajectory = await play(Slow(), "a")
+    assert "docker exec timed out: image foo" in (trajectory.error or "")
+
+
+@pytest.mark.parametrize("reward", [None, "1", True])
+async def test_a_step_reward_that_is_no_number_names_the_environment(play, reward) -> None:
+    class Odd(Counting):
+        async def step(self, response):
+            return Step(done=True, reward=reward)
+
+    trajectory = await play(Odd(), "a")
+    assert trajectory.status is Status.FAILED
+    assert "environment env: a step's reward must be a number" in (trajectory.error or "")
+
+
+async def test_a_blocking_step_that_hangs_is_abandoned(play) -> None:
+    release = threading.Event()
+
+    class Hanging(Counting):
+        def step(self, response):
+            release.wait(60)
+            return Step(done=True)
+
+    trajectory = await play(Hanging(), "a", timeout=0.1)
+    release.set()
+    assert trajectory.status is Status.FAILED

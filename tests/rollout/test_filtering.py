@@ -29,7 +29,8 @@ EQUAL = NamedFilter("equal_rewards", EqualRewards(None, PluginContext()))
 def test_groups_of_equal_rewards_are_dropped_and_counted() -> None:
     kept, dropped = FilterChain([EQUAL]).apply([group(0, 1, 0), group(1, 1, 1), group(2, 0, 0), group(3, 0, 1)])
     assert [g.index for g in kept] == [0, 3]
-    assert dropped == {"equal_rewards": 2}
+    assert dropped.counts == {"equal_rewards": 2}
+    assert dropped.causes == {}
 
 
 def test_rewards_equal_up_to_rounding_are_equal() -> None:
@@ -44,7 +45,8 @@ def test_unscored_failed_and_aborted_trajectories_never_reach_a_filter() -> None
     whole = Group("g", 0, mixed.task, (*mixed.trajectories, failed, aborted))
     kept, dropped = FilterChain([EQUAL]).apply([whole])
     assert [t.id for t in kept[0].trajectories] == ["g0t0", "g0t2"]
-    assert dropped == {"unscored": 1, "failed": 1, "aborted": 1}
+    assert dropped.counts == {"unscored": 1, "failed": 1, "aborted": 1}
+    assert set(dropped.causes) == {"unscored", "failed", "aborted"}
 
 
 def test_a_filter_that_raises_stops_the_run_naming_filter_and_group() -> None:
@@ -71,4 +73,4 @@ def test_the_first_filter_that_drops_names_the_reason() -> None:
         return False
 
     _, dropped = FilterChain([named(too_easy), named(too_long)]).apply([group(0, 1, 0)])
-    assert dropped == {"too_easy": 1}
+    assert dropped.counts == {"too_easy": 1}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import anyio
 import pytest
 
@@ -65,6 +68,36 @@ async def test_a_grader_that_raises_or_hangs_costs_one_trajectory_its_reward() -
     scored = await Scorer([reward(grade, timeout=0.2)]).score([make_trajectory(name) for name in names])
     assert [t.reward.value for t in scored if t.reward] == [None, 1.0, None]
     assert "no network" in (scored[0].reward.reason or "")  # type: ignore[union-attr]
+
+
+async def test_a_blocking_grader_that_hangs_is_abandoned() -> None:
+    release = threading.Event()
+    started = time.monotonic()
+    (scored,) = await Scorer([reward(lambda t: release.wait(60), timeout=0.1)]).score([make_trajectory("x")])
+    release.set()
+    assert time.monotonic() - started < 10
+    assert scored.reward is not None
+    assert "longer than 0.1 s" in (scored.reward.reason or "")
+
+
+async def test_a_graders_own_time_out_keeps_its_words() -> None:
+    async def grade(trajectory):
+        raise TimeoutError("judge is busy")
+
+    (scored,) = await Scorer([reward(grade)]).score([make_trajectory("x")])
+    assert "judge is busy" in (scored.reward.reason or "")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("value", ["1", True, [1]])
+async def test_a_reward_that_is_no_number_names_the_model(value) -> None:
+    class Odd:
+        scope = "group"
+
+        async def score(self, items):
+            return [Reward(value)]
+
+    with pytest.raises(RolloutError, match="reward model odd: a reward's value must be a number"):
+        await Scorer([WeightedReward("odd", Odd())]).score([make_trajectory("x")])
 
 
 async def test_failed_and_aborted_trajectories_are_never_sent_to_a_grader() -> None:

@@ -4,53 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import anyio
 import pytest
-import uvicorn
 
 from miles_core.router.app import create_app
 from miles_core.router.settings import RouterSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
-
-
-class LoopbackServer(uvicorn.Server):
-    """uvicorn in the test's own loop, started and stopped by events."""
-
-    def __init__(self, app: Any, url: str) -> None:
-        config = uvicorn.Config(
-            app, log_level="warning", server_header=False, date_header=False, timeout_graceful_shutdown=1, lifespan="on"
-        )
-        super().__init__(config)
-        self.url = url
-        self.ready = asyncio.Event()
-        self.stop = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-    async def main_loop(self) -> None:
-        await self.stop.wait()
-
-
-@asynccontextmanager
-async def serving(app: Any, port: int = 0) -> AsyncIterator[LoopbackServer]:
-    listener = socket.create_server(("127.0.0.1", port))
-    server = LoopbackServer(app, f"http://127.0.0.1:{listener.getsockname()[1]}")
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(server._serve([listener]))
-        try:
-            await server.ready.wait()
-            yield server
-        finally:
-            server.stop.set()
 
 
 @dataclass(frozen=True)
@@ -121,13 +87,14 @@ class RawWorker:
 class Rig:
     """Starts what a test needs; all of it stops with the test."""
 
-    def __init__(self, stack: AsyncExitStack, client: aiohttp.ClientSession) -> None:
+    def __init__(self, stack: AsyncExitStack, serving: Callable[..., Any], client: aiohttp.ClientSession) -> None:
         self._stack = stack
-        self._servers: list[LoopbackServer] = []
+        self._serving = serving
+        self._servers: list[Any] = []
         self.client = client
 
     async def _serve(self, app: Any, port: int = 0) -> str:
-        server = await self._stack.enter_async_context(serving(app, port))
+        server = await self._stack.enter_async_context(self._serving(app, port))
         self._servers.append(server)
         return server.url
 
@@ -164,13 +131,13 @@ class Rig:
 
 
 @pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
+async def rig(serving: Callable[..., Any]) -> AsyncIterator[Rig]:
     connector = aiohttp.TCPConnector(limit=0)
     async with (
         aiohttp.ClientSession(connector=connector, auto_decompress=False) as client,
         AsyncExitStack() as stack,
     ):
-        rig = Rig(stack, client)
+        rig = Rig(stack, serving, client)
         yield rig
         rig.stop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import anyio
 import numpy as np
 import pytest
 
@@ -148,6 +149,52 @@ async def test_a_retried_turn_becomes_a_sibling_and_poisons_nothing(chat, open_s
     sample = session.sample(status=Status.COMPLETED, turns=[])
     assert "get d" in chat.decode(sample.tokens.tolist())
     assert "get c" not in chat.decode(sample.tokens.tolist())
+
+
+async def test_a_turn_belongs_to_the_parent_that_its_prompt_was_prepared_for(chat, open_session) -> None:
+    """A sibling stored between prepare and generate spells the same message with other tokens."""
+    engine = ScriptedEngine(chat, "get c", "get c", "2")
+    session = open_session(engine)
+    ask = [Message("user", "value of c?")]
+    first = await session.generate(session.prepare(ask), SAMPLING)
+    prompt = session.prepare([*ask, first.message, Message("tool", "2")])
+    engine.finish = "length"  # so that the sibling lacks the stop token
+    await session.generate(session.prepare(ask), SAMPLING)
+    engine.finish = "stop"
+    await session.generate(prompt, SAMPLING)
+    sample = session.sample(status=Status.COMPLETED, turns=[])
+    assert sample.tokens[: len(prompt.input_ids)].tolist() == list(prompt.input_ids)
+    assert [span.version for span in sample.versions] == [0, 2]
+
+
+async def test_concurrent_turns_of_one_session_are_told_apart(chat, open_session) -> None:
+    engine = ScriptedEngine(chat, "get c", "get d")
+    answer, both = engine.generate, anyio.Event()
+
+    async def generate(request: GenerateRequest) -> Generation:
+        reply = await answer(request)
+        if len(engine.requests) == 2:
+            both.set()
+        await both.wait()
+        return reply
+
+    engine.generate = generate
+    session = open_session(engine)
+    prompt = session.prepare([Message("user", "value of c?")])
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.generate, prompt, SAMPLING)
+            tasks.start_soon(session.generate, prompt, SAMPLING)
+    assert len({request.rid for request in engine.requests}) == 2
+    assert {node.response.text for node in session.tree.nodes} == {"get c", "get d"}
+    assert all(node.tokens()[: len(prompt.input_ids)].tolist() == list(prompt.input_ids) for node in session.tree.nodes)
+
+
+async def test_a_prompt_that_no_session_prepared_is_refused(chat, open_session) -> None:
+    session = open_session(ScriptedEngine(chat, "get c"))
+    prompt = replace(session.prepare([Message("user", "value of c?")]), parent="turn 7")
+    with pytest.raises(SessionError, match="must be a stored turn; got str"):
+        await session.generate(prompt, SAMPLING)
 
 
 async def test_a_stop_token_at_the_length_limit_is_not_written_twice(chat, open_session) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -55,6 +56,22 @@ def test_a_checkpoint_is_never_overwritten(make_backend, tmp_path: Path) -> None
     backend.save(tmp_path / "step-0")
     with pytest.raises(CheckpointError, match="exists already"):
         backend.save(tmp_path / "step-0")
+
+
+def test_the_name_of_a_checkpoint_is_synced_after_its_files(make_backend, tmp_path: Path, monkeypatch) -> None:
+    """After a power cut a folder keeps only the names that were there when it was synced."""
+    synced: list[tuple[Path, bool]] = []
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append((path, (tmp_path / "step-0").exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    make_backend(dense=True).save(tmp_path / "step-0")
+    assert synced[-2:] == [(tmp_path / ".step-0.partial", False), (tmp_path, True)]
+    assert {path.name for path, _ in synced[:-2]} == {path.name for path in (tmp_path / "step-0").iterdir()}
 
 
 def test_a_save_that_cannot_finish_leaves_nothing_and_harms_no_other(tmp_path: Path) -> None:

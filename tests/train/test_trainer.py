@@ -79,6 +79,15 @@ def test_rollout_logprobs_as_denominator_skip_the_proximal_pass(make_backend) ->
     assert metrics["train/clip_fraction"] > 0, "random rollout logprobs are far from the model's"
 
 
+def test_the_setting_chooses_the_denominator_even_where_the_estimator_needs_the_proximal_pass(make_backend) -> None:
+    plain = make_trainer(make_backend(), old_logprobs="rollout").train_step(step())
+    trainer = make_trainer(make_backend(), old_logprobs="rollout")
+    trainer._estimator.needs = ("proximal_logprobs",)
+    needing = trainer.train_step(step())
+    assert "train/rollout_kl" in needing
+    assert needing["train/pg_loss"] == pytest.approx(plain["train/pg_loss"], rel=1e-5)
+
+
 def test_a_reference_model_is_kept_only_when_the_loss_needs_it(make_backend) -> None:
     with_kl = WeightedLoss("ppo_clip", PpoClip(PpoClipConfig(kl_coefficient=0.1), PluginContext()))
     trainer = make_trainer(make_backend(dense=True), losses=[with_kl])

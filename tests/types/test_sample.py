@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from miles_core.errors import CheckpointError
-from miles_core.types import ImagePart, Message, RoutingTrace, Sample, Status, TextPart, VersionSpan
+from miles_core.types import ImagePart, MediaSpan, Message, RoutingTrace, Sample, Status, TextPart, VersionSpan
 
 
 def make(**changes):
@@ -25,8 +25,9 @@ def make(**changes):
     return Sample(**(fields | changes))
 
 
-def test_the_oldest_version_among_trained_tokens_counts() -> None:
+def test_the_oldest_and_the_newest_version_among_trained_tokens_are_told() -> None:
     assert make().oldest_version == 3
+    assert make().newest_version == 4
     assert make().trained_tokens == 3
 
 
@@ -35,8 +36,13 @@ def test_the_oldest_version_among_trained_tokens_counts() -> None:
     [
         ({"logprobs": np.zeros(7, np.float32)}, "logprobs has length 7, tokens have 8"),
         ({"loss_mask": np.zeros(9, np.uint8)}, "loss_mask has length 9"),
-        ({"versions": (VersionSpan(3, 2, 4),)}, "3 trained tokens, but versions cover 2"),
+        ({"versions": (VersionSpan(3, 2, 4),)}, "exactly the trained tokens, 3; they cover 2 and differ at token 7"),
+        ({"versions": (VersionSpan(3, 2, 5),)}, "they cover 3 and differ at token 4"),
+        ({"versions": (VersionSpan(3, 2, 4), VersionSpan(4, 3, 4))}, "VersionSpan.*start=3, end=4.* overlaps"),
+        ({"loss_mask": np.array([1, 0, 1, 0, 0, 0, 0, 1], np.uint8)}, "token 0 has no logprob"),
+        ({"loss_mask": np.array([0, 0, 2, 0, 0, 0, 0, 1], np.uint8)}, "differ at token 2"),
         ({"versions": (VersionSpan(3, 6, 9),)}, "leaves the 8 tokens"),
+        ({"media": (MediaSpan("image", 0, 4, 12),)}, "leaves the 8 tokens"),
         ({"routing": RoutingTrace(np.zeros((8, 1, 2), np.uint8), (0,))}, "8 tokens need 7 routing rows; got 8"),
     ],
 )
@@ -55,7 +61,7 @@ def test_an_empty_sample_is_possible() -> None:
     sample = make(
         tokens=empty.astype(np.int32), loss_mask=empty.astype(np.uint8), logprobs=empty.astype(np.float32), versions=()
     )
-    assert (sample.trained_tokens, sample.oldest_version) == (0, None)
+    assert (sample.trained_tokens, sample.oldest_version, sample.newest_version) == (0, None, None)
 
 
 def test_messages_travel_to_chat_form_and_back() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from miles_core.engine.embedded.request import GenerateSpec
 from miles_core.engine.embedded.sampling_params import parse_sampling
+from miles_core.engine.prompt import check_prompt
 from miles_core.errors import EngineRequestError
 
 if TYPE_CHECKING:
@@ -107,17 +108,7 @@ def _token_ids(prompt: Any, limits: Limits) -> NDArray[np.int32]:
     if set(map(type, prompt)) != {int}:
         strange = next(item for item in prompt if type(item) is not int)
         raise EngineRequestError(f"{expected}; got {_short(strange)} among them")
-    low, high = min(prompt), max(prompt)
-    if low < 0 or high >= limits.vocab_size:
-        raise EngineRequestError(
-            f"token ids must be in [0, {limits.vocab_size}); got {low if low < 0 else high}",
-            remedy="Tokenize with the tokenizer of the served model.",
-        )
-    if len(prompt) + 1 > limits.context_length:
-        raise EngineRequestError(
-            f"a prompt of {len(prompt)} tokens leaves no room for output in a context of {limits.context_length}",
-            remedy=f"Send at most {limits.context_length - 1} tokens, or serve with a longer context.",
-        )
+    check_prompt(prompt, vocab_size=limits.vocab_size, context_length=limits.context_length)
     return np.array(prompt, np.int32)
 
 

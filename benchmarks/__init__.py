@@ -1,0 +1,1 @@
+"""What miles costs and what it buys, measured: ``python -m benchmarks``."""

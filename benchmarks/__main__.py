@@ -1,0 +1,64 @@
+"""``python -m benchmarks``: list the benchmarks, or run one and print its report."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import cyclopts
+from cyclopts import Parameter
+
+from benchmarks.report import Report, as_json, as_text
+from miles_core.errors import MilesError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BENCHMARKS = {
+    "plugins_list": "Start-up of `miles plugins list` against a bare Python.",
+    "r3": "Routing replay: trainer against rollout logprobs with and without it.",
+    "memory": "Peak memory of a training run, by process.",
+    "quickstart": "Does the quickstart learn, on several seeds, and how fast?",
+    "engine": "Tokens per second of the embedded engine against Hugging Face generate().",
+    "router": "Requests per second through the router against direct ones.",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command line ``argv``; returns the exit code."""
+    app = cyclopts.App(
+        name="python -m benchmarks",
+        help="Measure miles on this machine. `python -m benchmarks NAME --help` says what one measures and takes.",
+        version_flags=[],
+    )
+    for name, summary in BENCHMARKS.items():
+        # A given help spares the import: only the benchmark that was named is imported, and explains itself.
+        app.command(f"benchmarks.{name}:run", name=name, help=None if name in argv else summary)
+
+    @app.meta.default
+    def launch(
+        *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+        json: Annotated[bool, Parameter(negative=())] = False,
+    ) -> int:
+        """List the benchmarks, or run one.
+
+        Parameters
+        ----------
+        json
+            Print one JSON object instead of a table.
+        """
+        report = app(tokens, result_action="return_value")
+        if isinstance(report, Report):
+            sys.stdout.write(as_json(report) if json else as_text(report))
+        return 0
+
+    try:
+        code = app.meta(argv, result_action="return_value")
+    except MilesError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""What can be wrong with a run, found before its folder is made and before any process starts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from miles_core.app.warmup import read_conversations
+from miles_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from miles_core.app.wiring import Wiring
+    from miles_core.config.schema import Config, PluginTable
+    from miles_core.plugins.hub import Hub
+
+
+def check_run(wiring: Wiring) -> list[dict[str, Any]]:
+    """Load every plugin of the config, validate its options, and read the data; returns the plugin lock.
+
+    Raises:
+        MilesError: naming table and plugin, or file and line.
+    """
+    lock = [{"kind": "model_bridges", **_entry(wiring.hub, "model_bridges", wiring.model.bridge_name)}]
+    for kind, table in plugin_tables(wiring.config):
+        options = wiring.hub.configure(kind, table)
+        if kind == "engines":
+            _check_context(wiring, getattr(options, "context_length", None))
+        lock.append({"kind": kind, **_entry(wiring.hub, kind, table.use)})
+    wiring.build("data_sources", wiring.config.data)
+    if wiring.config.warmup is not None:
+        read_conversations(wiring.loaded.resolve(wiring.config.warmup.data))
+    return lock
+
+
+def plugin_tables(config: Config) -> list[tuple[str, PluginTable]]:
+    """Every plugin that a config names, by kind, in the order of the file."""
+    return [
+        ("data_sources", config.data),
+        *(("environments", table) for table in config.environments),
+        *(("reward_models", table) for table in config.rewards),
+        *(("filters", table) for table in config.filters),
+        ("advantage_estimators", config.advantage),
+        *(("losses", table) for table in config.losses),
+        ("engines", config.engine),
+        *(("router_middlewares", table) for table in config.router.middleware),
+        ("train_backends", config.train),
+        ("weight_transports", config.weights),
+        *(("trackers", table) for table in config.trackers),
+    ]
+
+
+def _check_context(wiring: Wiring, served: int | None) -> None:
+    """An engine that serves less than a trajectory may have would fail the long ones, in the midst of the run."""
+    needed = min(wiring.config.rollout.max_context_tokens, wiring.model.context_length)
+    if served is not None and served < needed:
+        raise ConfigError(
+            f"engine.context_length = {served} is less than the {needed} tokens that a trajectory may have "
+            "(the lesser of rollout.max_context_tokens and the model's own context)",
+            remedy="Raise engine.context_length, or lower rollout.max_context_tokens.",
+        )
+
+
+def _entry(hub: Hub, kind: str, use: str) -> dict[str, Any]:
+    ref = asdict(hub.resolve(kind, use))
+    return {"use": use, **{key: ref[key] for key in ("name", "target", "distribution", "version")}}

@@ -1,0 +1,31 @@
+"""What every prompt must respect, checked by the client before it sends and by the engine before it queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from miles_core.errors import EngineRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def check_prompt(ids: Sequence[int], *, vocab_size: int, context_length: int) -> None:
+    """Refuse a prompt that is empty, has ids outside ``[0, vocab_size)`` or leaves no room for one output token.
+
+    Raises:
+        EngineRequestError: says which bound was broken and by what.
+    """
+    if not len(ids):
+        raise EngineRequestError("the prompt is empty", remedy="Send at least one token.")
+    low, high = min(ids), max(ids)
+    if low < 0 or high >= vocab_size:
+        raise EngineRequestError(
+            f"token ids must be in [0, {vocab_size}); got {low if low < 0 else high}",
+            remedy="Tokenize with the tokenizer of the served model.",
+        )
+    if len(ids) + 1 > context_length:
+        raise EngineRequestError(
+            f"a prompt of {len(ids)} tokens leaves no room for output in a context of {context_length}",
+            remedy=f"Send at most {context_length - 1} tokens, or serve with a longer context.",
+        )

@@ -1,0 +1,1 @@
+"""What core and hubs both use and no library offers; imports nothing above ``types``."""

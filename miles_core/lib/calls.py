@@ -1,0 +1,55 @@
+"""Calls into plugin code that may be sync or async, may block, and may never return."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+async def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Await a coroutine function; run a plain one in a thread, and await what it returns if that is awaitable."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    result = await run_in_thread(function, *arguments)
+    return await result if inspect.isawaitable(result) else result
+
+
+async def run_in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a blocking function in a daemon thread of its own.
+
+    Cancelling abandons the thread. One that never returns takes no slot from others and does not keep the process
+    alive, as a thread of a pool would.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = context.run(function, *arguments)
+        except StopIteration as stop:  # a future cannot carry it
+            error = RuntimeError(f"the function raised {stop!r}")
+        except BaseException as caught:  # noqa: BLE001 - raised again where the call is awaited
+            error = caught
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=work, name=f"plugin {getattr(function, '__name__', '')}", daemon=True).start()
+    return await future

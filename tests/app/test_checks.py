@@ -1,0 +1,41 @@
+"""What can be wrong with a run is found before it has a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from miles_core.app.checks import check_run
+from miles_core.app.wiring import wire
+from miles_core.config.load import LoadedConfig
+from miles_core.errors import ConfigError, DataError, MilesError, PluginError
+
+Quickstart = Callable[..., LoadedConfig]
+
+
+def check(loaded: LoadedConfig) -> list[dict[str, object]]:
+    return check_run(wire(loaded, Path()))
+
+
+def test_a_run_that_may_start_gets_a_lock_of_every_plugin(quickstart: Quickstart) -> None:
+    lock = check(quickstart("engine.context_length=96"))
+    assert [row["use"] for row in lock[:4]] == ["Qwen3MoeForCausalLM", "jsonl", "lookup", "exact_match"]
+    assert {row["kind"] for row in lock} >= {"engines", "train_backends", "weight_transports", "trackers"}
+
+
+@pytest.mark.parametrize(
+    ("override", "kind", "message"),
+    [
+        ("data.path=none.jsonl", DataError, "no data file .*none.jsonl"),
+        ("warmup.data=none.jsonl", DataError, "no warm-up file .*none.jsonl"),
+        ("warmup.data=tasks.jsonl", DataError, r"tasks\.jsonl:1: expected"),
+        ("engine.context_length=95", ConfigError, "95 is less than the 96 tokens"),
+        ("filters.0.use=miles_core.api:Group", PluginError, "lacks stage, keep"),
+    ],
+)
+def test_what_is_wrong_is_named(quickstart: Quickstart, override: str, kind: type[MilesError], message: str) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        check(quickstart(override))
+    assert caught.value.remedy
