@@ -96,7 +96,7 @@ def test_the_metrics_page_lists_exactly_the_metrics_that_the_code_writes(runs: D
 
 def test_the_loading_snippet_loads_a_checkpoint(runs: Document, root: Path, tmp_path: Path) -> None:
     save = (
-        "import sys, transformers as t; model, to = sys.argv[1:];"
+        "import sys, torch, transformers as t; torch.manual_seed(1); model, to = sys.argv[1:];"
         "t.Qwen3MoeForCausalLM(t.AutoConfig.from_pretrained(model)).save_pretrained(to);"
         "t.AutoTokenizer.from_pretrained(model).save_pretrained(to)"
     )
