@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 
 from miles_core.app.errors import single_error
-from miles_core.errors import CheckpointError, RolloutError
+from miles_core.errors import CheckpointError, MilesError, PluginError, RolloutError
 from miles_core.telemetry.metrics import rollout_metrics
 from miles_core.train.batching import TrainStep
 from miles_core.train.schedule import LearningRateSchedule
@@ -39,6 +40,9 @@ class LoopPublisher(Protocol):
 
     async def publish(self, version: int) -> PublishResult:
         """Commit the trainer's weights as ``version``."""
+
+
+logger = logging.getLogger("miles.loop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,10 @@ class TrainingLoop:
     def close(self) -> None:
         """Close the trackers, whatever ended the run."""
         for tracker in self._trackers:
-            tracker.close()
+            try:
+                tracker.close()
+            except Exception as error:  # noqa: BLE001 - the run is over; what ended it is told, not this
+                logger.warning("tracker %s: close() raised %s: %s", _name(tracker), type(error).__name__, error)
 
     async def _generate(self) -> None:
         for step in range(self._config.run.steps):
@@ -169,7 +176,7 @@ class TrainingLoop:
             if step % self._config.run.samples_every == 0 or last:
                 self._dump(rollout)
             for tracker in self._trackers:
-                tracker.log(step + 1, metrics)
+                _log(tracker, step + 1, metrics)
         except OSError as error:
             raise CheckpointError(
                 f"cannot write the metrics and samples of step {step + 1}: {error}",
@@ -221,3 +228,16 @@ class TrainingLoop:
             yield
         finally:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+def _log(tracker: Tracker, step: int, metrics: Mapping[str, float]) -> None:
+    try:
+        tracker.log(step, metrics)
+    except (MilesError, OSError):
+        raise
+    except Exception as error:
+        raise PluginError(f"tracker {_name(tracker)}: log() raised {type(error).__name__}: {error}") from error
+
+
+def _name(tracker: Tracker) -> str:
+    return f"{type(tracker).__module__}:{type(tracker).__qualname__}"

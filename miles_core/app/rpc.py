@@ -121,7 +121,7 @@ def _answer(target: object, method: str, arguments: tuple[Any, ...]) -> tuple[bo
         return True, getattr(target, method)(*arguments)
     except MilesError as error:
         return False, error
-    except Exception as error:  # noqa: BLE001 - the driver decides what an unknown failure means
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the driver decides what an unknown failure means
         logger.error("%s() failed:\n%s", method, traceback.format_exc())
         return False, TrainError(f"{method}() failed: {type(error).__name__}: {error}")
 

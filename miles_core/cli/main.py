@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run(tokens: list[str], *, show_traceback: bool) -> int:
     try:
         result = app(tokens, result_action="return_value", exit_on_error=False, print_error=False)
-    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:  # noqa: BLE001 - the outermost boundary
+    except (Exception, SystemExit, KeyboardInterrupt, BaseExceptionGroup) as error:  # noqa: BLE001 - the outermost boundary
         if show_traceback:
             traceback.print_exception(error)
         return _report(error, show_traceback=show_traceback)
@@ -72,6 +72,7 @@ def _report(error: BaseException, *, show_traceback: bool) -> int:
         sys.stderr.write(f"error: {known}{notes}\n")
         return 1
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+        sys.stderr.write("interrupted\n")
         return 130
     hint = "" if show_traceback else f"\n  -> Run it again with {TRACEBACK_FLAG} to see where, and report it."
     sys.stderr.write(f"error: unexpected {type(leaves[0]).__name__}: {leaves[0]}{hint}\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +10,7 @@ import anyio
 from cyclopts import Parameter
 
 from miles_core.app.checks import check_run
+from miles_core.app.interrupt import on_interrupt
 from miles_core.app.launch import Run
 from miles_core.app.run_dir import create_run_dir, write_records
 from miles_core.app.wiring import wire
@@ -57,18 +58,12 @@ async def _interruptible(run: Run) -> Outcome | None:
     outcome: Outcome | None = None
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
-
-        async def listen() -> None:
-            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                async for _ in signals:
-                    tasks.cancel_scope.cancel()
-
-        tasks.start_soon(listen)
-        try:
-            outcome = await run.execute()
-        except Exception as error:  # noqa: BLE001 - raised again below, outside the task group
-            failure = error
-        tasks.cancel_scope.cancel()
+        loop = asyncio.get_running_loop()
+        with on_interrupt(lambda: loop.call_soon_threadsafe(tasks.cancel_scope.cancel)):
+            try:
+                outcome = await run.execute()
+            except Exception as error:  # noqa: BLE001 - raised again below, outside the task group
+                failure = error
     if failure is not None:
         raise failure
     return outcome

@@ -56,7 +56,7 @@ def _seed(document: dict[str, Any], keys: list[str]) -> None:
 def _assign(document: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
     container: dict[str, Any] | list[Any] = document
     for depth, key in enumerate(keys[:-1]):
-        fresh: dict[str, Any] | list[Any] = [] if keys[depth + 1].isdigit() else {}
+        fresh: dict[str, Any] | list[Any] = [] if _is_index(keys[depth + 1]) else {}
         container = _enter(container, key, fresh, ".".join(keys[: depth + 1]), override)
     if isinstance(container, dict):
         container[keys[-1]] = value
@@ -81,9 +81,13 @@ def _enter(container: dict[str, Any] | list[Any], key: str, fresh: Any, path: st
 
 
 def _index(array: list[Any], key: str, override: str) -> int:
-    if not key.isdigit() or int(key) > len(array):
+    if not _is_index(key) or int(key) > len(array):
         raise ConfigError(
             f"--set {override}: expected an index from 0 to {len(array)} (which appends); got {key!r}",
             remedy="Name an element of the array by its index, such as rewards.0.weight.",
         )
     return int(key)
+
+
+def _is_index(key: str) -> bool:
+    return key.isascii() and key.isdecimal() and len(key) < 6

@@ -14,11 +14,22 @@ if TYPE_CHECKING:
 
 
 async def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Await a coroutine function; run a plain one in a thread, and await what it returns if that is awaitable."""
-    if inspect.iscoroutinefunction(function):
-        return await function(*arguments)
-    result = await run_in_thread(function, *arguments)
-    return await result if inspect.isawaitable(result) else result
+    """Await a coroutine function; run a plain one in a thread, and await what it returns if that is awaitable.
+
+    What would end or cancel the caller, such as ``SystemExit``, comes out as a RuntimeError: it is the plugin's.
+    """
+    try:
+        if inspect.iscoroutinefunction(function):
+            return await function(*arguments)
+        result = await run_in_thread(function, *arguments)
+        return await result if inspect.isawaitable(result) else result
+    except (SystemExit, KeyboardInterrupt) as stop:
+        raise RuntimeError(f"it raised {stop!r}") from stop
+    except asyncio.CancelledError as cancelled:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError("it raised CancelledError") from cancelled
 
 
 async def run_in_thread(function: Callable[..., Any], *arguments: Any) -> Any:

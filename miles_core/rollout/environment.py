@@ -11,6 +11,7 @@ import anyio
 from miles_core.errors import MilesError, RolloutError
 from miles_core.kinds.environments import Observation, Step
 from miles_core.lib.calls import call
+from miles_core.lib.numbers import is_finite
 from miles_core.types import Message
 
 if TYPE_CHECKING:
@@ -43,8 +44,11 @@ class EnvironmentRunner:
         step = await self._call("step", response)
         if not isinstance(step, Step):
             raise RolloutError(f"environment {self._name}: step() must return a Step; got {type(step).__name__}")
-        if isinstance(step.reward, bool) or not isinstance(step.reward, int | float):
-            raise RolloutError(f"environment {self._name}: a step's reward must be a number; got {step.reward!r}")
+        number = isinstance(step.reward, int | float) and not isinstance(step.reward, bool)
+        if not number or not is_finite(step.reward):
+            raise RolloutError(
+                f"environment {self._name}: a step's reward must be a finite number; got {step.reward!r}"
+            )
         if step.observation is None and not step.done and not step.truncated:
             raise RolloutError(
                 f"environment {self._name}: step() returned no observation although the episode goes on",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import anyio
 
 from miles_core.errors import RolloutError
+from miles_core.lib.calls import call
+from miles_core.lib.numbers import is_finite
 from miles_core.types import Reward
 
 if TYPE_CHECKING:
@@ -47,13 +48,13 @@ class Scorer:
 
     def _combine(self, trajectory: Trajectory, rewards: Sequence[Reward]) -> Reward:
         if not self._models:
-            return _finite("environment", Reward(math.fsum(trajectory.step_rewards)))
+            return _finite("environment", Reward(sum(map(float, trajectory.step_rewards))))
         components = {entry.name: reward.value for entry, reward in zip(self._models, rewards, strict=True)}
         for entry, reward in zip(self._models, rewards, strict=True):
             if reward.value is None:
                 return Reward(None, f"{entry.name}: {reward.reason or 'no reason given'}", components)
-        total = math.fsum(e.weight * float(r.value or 0.0) for e, r in zip(self._models, rewards, strict=True))
-        return Reward(total, None, components)
+        total = sum(e.weight * float(r.value or 0.0) for e, r in zip(self._models, rewards, strict=True))
+        return _finite("the weighted sum", Reward(total, None, components))
 
     async def _call(self, entry: WeightedReward, items: Sequence[Trajectory]) -> list[Reward]:
         if not items:
@@ -74,7 +75,7 @@ class Scorer:
         rewards = [Reward(None, f"took longer than {entry.timeout:g} s")] * len(items)
         with anyio.move_on_after(entry.timeout):
             try:
-                rewards = await entry.model.score(items)
+                rewards = await call(entry.model.score, items)
             except Exception as error:  # noqa: BLE001 - a grader's failure is a missing reward, whatever it raised
                 return [Reward(None, f"{type(error).__name__}: {error}")] * len(items)
         if not isinstance(rewards, list) or len(rewards) != len(items):
@@ -91,8 +92,8 @@ def _finite(name: str, reward: Reward) -> Reward:
     value = reward.value
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise RolloutError(f"reward model {name}: a reward's value must be a number or None; got {value!r}")
-    if value is not None and not math.isfinite(value):
-        return Reward(None, f"the reward is {reward.value}")
+    if value is not None and not is_finite(value):
+        return Reward(None, f"the reward is {value}" if isinstance(value, float) else "the reward is too large")
     return reward
 
 

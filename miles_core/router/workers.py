@@ -123,7 +123,14 @@ def root_url(url: str) -> str:
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         valid = False
-    if not valid or parts.username is not None or parts.query or parts.fragment or any(c.isspace() for c in url):
+    if (
+        not valid
+        or parts.username is not None
+        or parts.query
+        or parts.fragment
+        or not (url.isascii() and url.isprintable())
+        or " " in url
+    ):
         raise RouterError(
             f"a worker's URL must be the root of an HTTP server, got {url!r}",
             remedy="Give it as http://host:port, without credentials and query.",

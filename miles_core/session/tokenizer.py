@@ -79,7 +79,10 @@ class ChatTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text that already holds its special tokens."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        try:
+            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        except (TypeError, UnicodeError) as error:  # such as a lone surrogate, which is no text
+            raise SessionError(f"the tokenizer cannot encode {text[:60]!a}: {error}") from error
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

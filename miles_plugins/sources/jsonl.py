@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 KNOWN = ("id", "prompt", "messages", "label", "images", "tools", "environment", "metadata")
 _TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "id": ((str, int), "text or an integer"),
+    "label": ((str, int, float), "text or a number"),
     "messages": (list, "an array of messages"),
     "images": (list, "an array"),
     "tools": (list, "an array"),
@@ -115,10 +116,10 @@ def _task(line: bytes, where: str, key: str) -> Task:
 
 def _row(line: bytes, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line.decode("utf-8"))
+        row = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: not UTF-8 text: {error}", remedy="Save the file as UTF-8.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON: {error}", remedy="Write one JSON object per line.") from None
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected a JSON object, got {type(row).__name__}")
@@ -130,7 +131,7 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
 def _check_types(row: dict[str, Any], where: str) -> None:
     for key, (kind, words) in _TYPES.items():
         value = row.get(key)
-        if value is not None and not isinstance(value, kind):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
             raise DataError(
                 f"{where}: `{key}` must be {words}; got {json.dumps(value)[:60]}",
                 remedy=f"Correct `{key}`, or leave it out.",
@@ -141,11 +142,21 @@ def _messages(row: dict[str, Any], where: str) -> tuple[Message, ...]:
     if ("prompt" in row) == ("messages" in row):
         raise DataError(f"{where}: expected exactly one of `prompt` and `messages`")
     try:
-        if "prompt" in row:
-            return (Message.from_chat({"role": "user", "content": row["prompt"]}),)
-        messages = tuple(Message.from_chat(message) for message in row["messages"])
+        chats = [{"role": "user", "content": row["prompt"]}] if "prompt" in row else row["messages"]
+        messages = tuple(Message.from_chat(chat) for chat in chats)
     except (ValueError, TypeError, AttributeError) as error:
         raise DataError(f"{where}: {error}") from None
     if not messages:
         raise DataError(f"{where}: `messages` is empty")
+    for message in messages:
+        if not _is_text(message.text):
+            raise DataError(f"{where}: a message holds a lone surrogate, which is no text", remedy="Remove it.")
     return messages
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

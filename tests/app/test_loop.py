@@ -12,7 +12,7 @@ from rich.console import Console
 
 from miles_core.app.loop import TrainingLoop
 from miles_core.config.load import load_config
-from miles_core.errors import EngineError, RolloutError
+from miles_core.errors import EngineError, PluginError, RolloutError
 from miles_core.rollout.buffer import StepBuffer
 from miles_core.rollout.scheduler import StepRollout
 from miles_core.telemetry.progress import TrainingProgress
@@ -105,8 +105,8 @@ async def test_with_staleness_one_the_next_step_is_generated_while_this_one_is_t
 
 async def test_the_learning_rate_decays_to_its_final_fraction() -> None:
     planes = Planes(lambda step: (0.0, 1.0))
-    await make(planes, run__steps=10).run()
-    assert planes.rate == pytest.approx(2e-3 * (1 - 0.9 * 9 / 10))
+    await make(planes, run__steps=10, optimizer__learning_rate=0.5).run()
+    assert planes.rate == pytest.approx(0.5 * (1 - 0.9 * 9 / 10))
 
 
 async def test_checkpoints_come_at_their_interval_and_at_the_end() -> None:
@@ -149,6 +149,21 @@ async def test_any_failure_is_raised_alone_and_nothing_hangs(failure: tuple[str,
     planes = Planes(lambda step: (0.0, 1.0), fail_at=failure)
     with anyio.fail_after(5), pytest.raises(EngineError, match=f"{failure[0]} {failure[1]} failed"):
         await make(planes, max_staleness=max_staleness).run()
+
+
+async def test_a_tracker_that_fails_is_named_and_its_close_hides_nothing() -> None:
+    class Broken(Planes):
+        def log(self, step, metrics):
+            raise ValueError("boom")
+
+        def close(self):
+            raise RuntimeError("close boom")
+
+    planes = Broken(lambda step: (0.0, 1.0))
+    loop = make(planes)
+    with pytest.raises(PluginError, match=r"tracker .*Broken: log\(\) raised ValueError: boom"):
+        await loop.run()
+    loop.close()
 
 
 async def test_cancelling_ends_both_tasks() -> None:

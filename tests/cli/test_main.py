@@ -87,8 +87,8 @@ def test_an_unforeseen_error_is_one_line_that_says_how_to_see_more(run):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), BaseExceptionGroup("tasks", [KeyboardInterrupt()])])
-def test_an_interrupt_exits_with_130_and_without_noise(run, error):
-    assert run("fail", error=error) == (130, "", "")
+def test_an_interrupt_exits_with_130_and_one_word(run, error):
+    assert run("fail", error=error) == (130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize(("result", "code"), [(None, 0), (3, 3)])

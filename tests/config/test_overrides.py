@@ -42,6 +42,12 @@ def test_paths_reach_into_arrays_of_tables_and_the_next_index_appends():
     assert document == {"rewards": [{"use": "a", "weight": 2}, {"use": "b", "weight": 3}]}
 
 
+@pytest.mark.parametrize("key", ["²", "9" * 5000, "-1"])
+def test_what_only_looks_like_an_index_is_a_clear_error(key):
+    with pytest.raises(ConfigError, match="expected an index"):
+        _set({"rewards": [{"use": "a"}]}, f"rewards.{key}.weight=1")
+
+
 def test_the_last_of_several_wins_and_whole_values_can_be_replaced():
     assert _set({"a": {"b": [1, 2]}}, "a.b.0=5", "a.b.2=7", "a.b.0=6") == {"a": {"b": [6, 2, 7]}}
     assert _set({"a": {"b": 1}}, "a={ c = 2 }") == {"a": {"c": 2}}

@@ -35,6 +35,21 @@ def test_an_interrupt_ends_every_process(miles, sent: signal.Signals, code: int)
     run.assert_nothing_left()
 
 
+def test_a_second_interrupt_ends_a_run_that_a_plugin_blocks(miles, tmp_path) -> None:
+    (tmp_path / "stuck.py").write_text(
+        "import pathlib, time\n"
+        "def stuck(group):\n"
+        f"    pathlib.Path({str(tmp_path / 'reached')!r}).write_text('x')\n"
+        "    time.sleep(600)\n"
+    )
+    run = miles.start(filters='[{use = "stuck:stuck"}]')
+    run.wait_for("../reached")
+    run.process.send_signal(signal.SIGINT)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 130
+    run.assert_nothing_left()
+
+
 def test_a_driver_that_is_killed_takes_its_processes_with_it(miles) -> None:
     run = miles.start(**LONG)
     run.wait_for("metrics.jsonl")
@@ -79,6 +94,7 @@ def test_an_engine_that_dies_at_start_shows_the_end_of_its_log(miles, tmp_path) 
         ({"rollout__group_sizes": 4}, ["rollout.group_sizes", "group_size"]),
         ({"rollout__group_size": '"four"'}, ["rollout.group_size", "integer"]),
         ({"losses__0__clip_hig": 0.3}, ["clip_hig", "clip_high"]),
+        ({"sampling__temperature": "inf"}, ["sampling.temperature", "finite"]),
         ({"data__path": "nowhere.jsonl"}, ["nowhere.jsonl", "data.path"]),
         ({"model__path": "nowhere"}, ["nowhere", "config.json", "model.path"]),
         ({"warmup__data": "nowhere.jsonl"}, ["nowhere.jsonl", "warmup.data"]),

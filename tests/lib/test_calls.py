@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -52,6 +53,25 @@ async def test_what_the_function_raises_is_raised_where_it_is_awaited(error: Bas
 
     with pytest.raises((KeyError, SystemExit, RuntimeError)):
         await run_in_thread(broken)
+
+
+@pytest.mark.parametrize("stop", [SystemExit(0), KeyboardInterrupt(), asyncio.CancelledError()])
+@pytest.mark.parametrize("coroutine", [True, False])
+async def test_a_plugin_can_neither_end_nor_cancel_its_caller(stop: BaseException, coroutine: bool) -> None:
+    def raises():
+        raise stop
+
+    async def raises_later():
+        raise stop
+
+    with pytest.raises(RuntimeError, match=f"raised {type(stop).__name__}"):
+        await call(raises_later if coroutine else raises)
+
+
+async def test_a_real_cancellation_passes() -> None:
+    with anyio.move_on_after(0.05) as scope:
+        await call(anyio.sleep_forever)
+    assert scope.cancelled_caught
 
 
 async def test_cancelling_does_not_wait_for_the_thread() -> None:

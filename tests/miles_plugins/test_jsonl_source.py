@@ -80,6 +80,11 @@ def test_all_known_keys_arrive(tmp_path: Path) -> None:
         ({"messages": []}, "d.jsonl:2: `messages` is empty"),
         ({"messages": [{"content": "x"}]}, "d.jsonl:2: a message needs"),
         ({"prompt": 5}, "d.jsonl:2: message content must be"),
+        ({"prompt": "x", "label": {"a": 1}}, "d.jsonl:2: `label` must be text or a number"),
+        ({"prompt": "x", "label": True}, "d.jsonl:2: `label` must be text or a number"),
+        ({"prompt": "x", "id": True}, "d.jsonl:2: `id` must be"),
+        ('{"prompt": "a \\ud800 b"}', "d.jsonl:2: a message holds a lone surrogate"),
+        ("[" * 100_000, "d.jsonl:2: not JSON"),
         ({"messages": {"role": "user"}}, "d.jsonl:2: `messages` must be an array of messages; got {"),
         ({"prompt": "x", "images": "abc.png"}, 'd.jsonl:2: `images` must be an array; got "abc.png"'),
         ({"prompt": "x", "tools": 5}, "d.jsonl:2: `tools` must be an array; got 5"),
@@ -114,6 +119,10 @@ def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
 def test_line_separators_inside_a_text_do_not_end_a_line(tmp_path: Path) -> None:
     [(_, task)] = source(tmp_path, ['{"prompt": "a\u2028b"}']).take(1)
     assert task.messages[0].text == "a\u2028b"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path) -> None:
+    assert labels(source(tmp_path, ["\ufeff" + json.dumps(ROWS[3])]).take(1)) == ["3"]
 
 
 def test_missing_and_empty_files_name_the_remedy(tmp_path: Path) -> None:

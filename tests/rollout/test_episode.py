@@ -209,7 +209,7 @@ async def test_the_environments_own_time_out_keeps_its_words(play) -> None:
     assert "docker exec timed out: image foo" in (trajectory.error or "")
 
 
-@pytest.mark.parametrize("reward", [None, "1", True])
+@pytest.mark.parametrize("reward", [None, "1", True, float("nan"), float("-inf"), 10**400])
 async def test_a_step_reward_that_is_no_number_names_the_environment(play, reward) -> None:
     class Odd(Counting):
         async def step(self, response):
@@ -217,7 +217,7 @@ async def test_a_step_reward_that_is_no_number_names_the_environment(play, rewar
 
     trajectory = await play(Odd(), "a")
     assert trajectory.status is Status.FAILED
-    assert "environment env: a step's reward must be a number" in (trajectory.error or "")
+    assert "environment env: a step's reward must be a finite number" in (trajectory.error or "")
 
 
 async def test_a_blocking_step_that_hangs_is_abandoned(play) -> None:

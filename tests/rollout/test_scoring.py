@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 
@@ -38,7 +39,7 @@ async def test_one_missing_component_makes_the_sum_missing() -> None:
     assert "b:" in (scored.reward.reason or "")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400])
 async def test_a_reward_that_is_not_finite_is_missing(value: float) -> None:
     (scored,) = await Scorer([reward(lambda t: value)]).score([make_trajectory("x")])
     assert scored.reward is not None
@@ -78,6 +79,22 @@ async def test_a_blocking_grader_that_hangs_is_abandoned() -> None:
     assert time.monotonic() - started < 10
     assert scored.reward is not None
     assert "longer than 0.1 s" in (scored.reward.reason or "")
+
+
+@pytest.mark.parametrize("stop", [SystemExit(0), asyncio.CancelledError()])
+async def test_a_grader_that_would_end_the_run_only_loses_its_reward(stop: BaseException) -> None:
+    async def grade(trajectory):
+        raise stop
+
+    (scored,) = await Scorer([reward(grade)]).score([make_trajectory("x")])
+    assert scored.reward is not None
+    assert type(stop).__name__ in (scored.reward.reason or "")
+
+
+async def test_a_sum_that_overflows_is_no_reward() -> None:
+    (scored,) = await Scorer([reward(lambda t: 1e308, weight=10.0)]).score([make_trajectory("x")])
+    assert scored.reward is not None
+    assert scored.reward.value is None
 
 
 async def test_a_graders_own_time_out_keeps_its_words() -> None:

@@ -98,7 +98,20 @@ def test_an_unknown_worker_cannot_be_removed():
 
 
 @pytest.mark.parametrize(
-    "url", ["", "a:1", "ftp://a", "http://", "http://a:x", "http://u:p@a", "http://a?b", "http://a b", "http://a#c"]
+    "url",
+    [
+        "",
+        "a:1",
+        "ftp://a",
+        "http://",
+        "http://a:x",
+        "http://u:p@a",
+        "http://a?b",
+        "http://a b",
+        "http://a#c",
+        "http://\ud800:1",
+        "http://x\x00",
+    ],
 )
 def test_only_the_root_of_an_http_server_is_a_worker(url):
     with pytest.raises(RouterError, match="root of an HTTP server"):

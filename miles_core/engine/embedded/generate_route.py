@@ -43,7 +43,7 @@ async def read_json(request: Request) -> Any:
     body = await request.body()
     try:
         return json.loads(body) if body else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EngineRequestError(f"the body is not JSON: {error}") from error
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from miles_core.engine.embedded.request import GenerateSpec
-from miles_core.engine.embedded.sampling_params import parse_sampling
+from miles_core.engine.embedded.sampling_params import SamplingOptions, parse_sampling
 from miles_core.engine.prompt import check_prompt
 from miles_core.errors import EngineRequestError
 
@@ -75,12 +75,24 @@ def _spec(body: Mapping[str, Any], prompt: Any, sampling: Any, rid: Any, limits:
     return GenerateSpec(
         rid=uuid.uuid4().hex if rid is None else _typed("rid", rid, str, "a string"),
         prompt=ids,
-        sampling=parse_sampling(sampling),
+        sampling=_within(parse_sampling(sampling), limits),
         return_logprob=_typed("return_logprob", body.get("return_logprob") or False, bool, "true or false"),
         return_routed_experts=_wants_routing(body, limits),
         routed_experts_start_len=_start_len(body, len(ids)),
         extra_key=_typed("extra_key", body.get("extra_key"), str | None, "a string"),
     )
+
+
+def _within(options: SamplingOptions, limits: Limits) -> SamplingOptions:
+    """Refuse what the model's tables cannot hold."""
+    outside = [token for token in options.stop_token_ids if not 0 <= token < limits.vocab_size]
+    if outside:
+        raise EngineRequestError(f"stop_token_ids must be in [0, {limits.vocab_size}); got {_short(outside[0])}")
+    if options.min_new_tokens > limits.context_length:
+        raise EngineRequestError(
+            f"min_new_tokens is {_short(options.min_new_tokens)}, the context has {limits.context_length} tokens"
+        )
+    return options
 
 
 def _prompts(body: Mapping[str, Any], tokenizer: Any) -> tuple[list[Any], bool]:
@@ -91,7 +103,10 @@ def _prompts(body: Mapping[str, Any], tokenizer: Any) -> tuple[list[Any], bool]:
         texts = [text] if isinstance(text, str) else text
         if not isinstance(texts, list) or not all(isinstance(item, str) for item in texts):
             raise EngineRequestError(f"text must be a string or a list of strings; got {_short(text)}")
-        prompts: list[Any] = [tokenizer.encode(item) for item in texts]
+        try:
+            prompts: list[Any] = [tokenizer.encode(item) for item in texts]
+        except (TypeError, UnicodeError) as error:
+            raise EngineRequestError(f"text cannot be encoded: {error}") from error
         batched = isinstance(text, list)
     else:
         batched = isinstance(ids, list) and bool(ids) and isinstance(ids[0], list)
