@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,7 @@ BENCHMARKS = {
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line ``argv``; returns the exit code."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # loading bars have no place in a report
     app = cyclopts.App(
         name="python -m benchmarks",
         help="Measure miles on this machine. `python -m benchmarks NAME --help` says what one measures and takes.",

@@ -40,7 +40,7 @@ def run(
     max_staleness
         Policy versions that a trained token may lag; above 0, generation and training overlap.
     overrides
-        Another key of the config for all runs, such as `--set optimizer.eps=1e-4`; may be given several times.
+        Another key of the config for all runs, such as `--set optimizer.learning_rate=2e-3`; may be repeated.
     """
     if not seeds:
         raise MilesError("no seed to run", remedy="Give at least one, such as --seeds 0.")
