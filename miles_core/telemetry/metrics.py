@@ -25,6 +25,7 @@ def rollout_metrics(
         "rollout/reward_kept": _mean([reward for group in kept for reward in group.rewards]),
         "rollout/response_length_mean": _mean([sample.trained_tokens for sample in samples]),
         "rollout/response_length_max": max((sample.trained_tokens for sample in samples), default=0),
+        "rollout/repetition": _mean([repetition(sample.tokens[sample.loss_mask == 1].tolist()) for sample in samples]),
         "rollout/turns": _mean([trajectory.turns for trajectory in trajectories]),
         "rollout/env_retries": sum(turn.retries for sample in samples for turn in sample.turns),
         "rollout/groups_kept": len(kept),
@@ -35,6 +36,12 @@ def rollout_metrics(
     metrics["rollout/staleness_mean"] = _mean(lags)
     metrics["rollout/staleness_max"] = max(lags, default=0)
     return {name: float(value) for name, value in metrics.items() if value is not None}
+
+
+def repetition(tokens: Sequence[int], n: int = 4) -> float:
+    """The share of n-grams that stood before in the same sequence: 0 for text that never repeats itself."""
+    grams = [tuple(tokens[at : at + n]) for at in range(len(tokens) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def _truncated(trajectories: Sequence[Trajectory]) -> dict[str, int]:

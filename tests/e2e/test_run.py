@@ -14,6 +14,7 @@ from .conftest import ROOT
 
 EXPECTED = {
     "rollout/reward", "rollout/response_length_mean", "rollout/response_length_max", "rollout/turns",
+    "rollout/repetition",
     "rollout/env_retries", "rollout/staleness_mean", "rollout/staleness_max", "train/loss", "train/pg_loss",
     "train/entropy", "train/clip_fraction", "train/grad_norm", "train/ess", "train/rollout_logprob_abs_diff",
     "train/rollout_kl", "replay/mismatch_fraction", "weights/sync_seconds", "weights/bytes", "weights/version",

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from miles_core.telemetry.logs import logging_to
-from miles_core.telemetry.metrics import rollout_metrics
+from miles_core.telemetry.metrics import repetition, rollout_metrics
 from miles_core.telemetry.progress import TrainingProgress
 from miles_core.telemetry.samples import dump_samples
 from miles_core.types import (
@@ -60,6 +60,13 @@ def test_dropped_groups_count_in_the_reward_and_not_in_the_kept_one() -> None:
     assert metrics["rollout/staleness_max"] == 2
     assert metrics["rollout/response_length_mean"] == 2
     assert metrics["rollout/turns"] == 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "share"), [([], 0), ([1, 2, 3], 0), ([1, 2, 3, 4, 5], 0), ([7] * 8, 0.8), ([1, 2, 3, 4] * 2, 0.2)]
+)
+def test_repetition_is_the_share_of_n_grams_that_stood_before(tokens: list[int], share: float) -> None:
+    assert repetition(tokens) == pytest.approx(share)
 
 
 def test_truncation_is_counted_by_reason() -> None:
