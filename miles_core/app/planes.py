@@ -40,7 +40,7 @@ def build_scheduler(
         FilterChain(filters),
         Budget(
             max_turns=config.rollout.max_turns,
-            max_context_tokens=min(config.rollout.max_context_tokens, wiring.model.context_length),
+            max_context_tokens=min(config.rollout.max_context_tokens, _served_context(wiring)),
             max_response_tokens=config.rollout.max_response_tokens,
             max_new_tokens=config.sampling.max_new_tokens,
             episode_timeout=config.rollout.episode_timeout,
@@ -62,6 +62,13 @@ def observation_roles(wiring: Wiring) -> set[str]:
         factory = wiring.hub.load(wiring.hub.resolve("environments", table.use))
         roles.update(getattr(factory, "observation_roles", ("user",)))
     return roles
+
+
+def _served_context(wiring: Wiring) -> int:
+    """Tokens that engines take: the model's context, or less where the engine's options say so."""
+    options = wiring.hub.configure("engines", wiring.config.engine)
+    limit: int | None = getattr(options, "context_length", None)
+    return min(limit or wiring.model.context_length, wiring.model.context_length)
 
 
 def _environments(wiring: Wiring, table: EnvironmentTable, tokenizer: ChatTokenizer) -> Callable[[], EnvironmentRunner]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,14 +38,13 @@ def train(
         KEY=VALUE replaces one value of the file, such as run.seed=1; may be given several times.
     """
     loaded = load_config(config, overrides)
-    wiring = wire(loaded, Path())
-    lock = check_run(wiring)
+    lock = check_run(wire(loaded, Path()))
     run_dir = create_run_dir(loaded)
     config_file = write_records(run_dir, loaded, lock)
     progress = TrainingProgress(loaded.config.run.steps)
     with progress, logging_to(run_dir / "logs" / "driver.log", progress.say):
         progress.say(f"run {run_dir}")
-        run = Run(replace(wiring, run_dir=run_dir), config_file, progress)
+        run = Run(wire(load_config(config_file), run_dir), config_file, progress)
         outcome = anyio.run(_interruptible, run)
     if outcome is None:
         print(f"interrupted; what was finished is in {run_dir}")  # noqa: T201
