@@ -35,21 +35,6 @@ def test_an_interrupt_ends_every_process(miles, sent: signal.Signals, code: int)
     run.assert_nothing_left()
 
 
-def test_a_second_interrupt_ends_a_run_that_a_plugin_blocks(miles, tmp_path) -> None:
-    (tmp_path / "stuck.py").write_text(
-        "import pathlib, time\n"
-        "def stuck(group):\n"
-        f"    pathlib.Path({str(tmp_path / 'reached')!r}).write_text('x')\n"
-        "    time.sleep(600)\n"
-    )
-    run = miles.start(filters='[{use = "stuck:stuck"}]')
-    run.wait_for("../reached")
-    run.process.send_signal(signal.SIGINT)
-    run.process.send_signal(signal.SIGTERM)
-    assert run.wait() == 130
-    run.assert_nothing_left()
-
-
 def test_a_driver_that_is_killed_takes_its_processes_with_it(miles) -> None:
     run = miles.start(**LONG)
     run.wait_for("metrics.jsonl")
