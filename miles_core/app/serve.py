@@ -104,6 +104,7 @@ def _engine_app(setup: EngineSetup, options: Embedded.Config, hub: Hub) -> Any:
         max_running_requests=options.max_running_requests,
         model_path=path,
         seed=setup.context.seed + setup.index,
+        deterministic=options.deterministic,
     )
     tokenizer = ChatTokenizer.load(setup.model_path).tokenizer
     engine = EmbeddedEngine(
@@ -112,7 +113,7 @@ def _engine_app(setup: EngineSetup, options: Embedded.Config, hub: Hub) -> Any:
     parameters = engine.parameters()
     transport = hub.build("weight_transports", setup.weights, setup.context)
     receiver = WeightReceiver(facts.layout(parameters), parameters, transport, engine, version=0)
-    return create_app(engine, routes(receiver))
+    return create_app(engine, routes(receiver), discarding=receiver.discarding)
 
 
 def serve_router(loaded: LoadedConfig, workers: Sequence[str]) -> None:

@@ -23,6 +23,12 @@ class LiveWeights:
         self.placements = {placement.tensor.name: placement for placement in layout.placements}
         self._tensors = tensors
 
+    @property
+    def present(self) -> bool:
+        """Whether every tensor has its memory; an engine may have released it."""
+        held = (self._tensors[placement.parameter] for placement in self.placements.values())
+        return all(tensor.untyped_storage().nbytes() or not tensor.numel() for tensor in held)
+
     def write(self, bucket: Bucket, data: bytes | bytearray | memoryview) -> None:
         """Overwrite the bucket's tensors in place with its ``bucket.nbytes`` bytes."""
         if not bucket.nbytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +12,7 @@ from miles_core.weights.live import LiveWeights
 from miles_core.weights.update import OpenUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import torch
@@ -79,7 +80,8 @@ class WeightReceiver:
         """Open an update.
 
         Raises:
-            WeightSyncError: if ``version`` is not above the committed one, or an update is open.
+            WeightSyncError: if ``version`` is not above the committed one, an update is open, or the memory of the
+                weights is released.
         """
         with self._lock:
             if self._update is not None:
@@ -90,6 +92,11 @@ class WeightReceiver:
                 raise WeightSyncError(
                     f"versions only grow: this engine committed {self._version}, version {version} was begun",
                     remedy="Publish a higher version.",
+                )
+            if not self._live.present:
+                raise WeightSyncError(
+                    "the memory of this engine's weights is released",
+                    remedy="Call /resume_memory_occupation before the update.",
                 )
             self._update = OpenUpdate(version)
 
@@ -154,6 +161,22 @@ class WeightReceiver:
                     f"weights are torn: the update to version {update.version} ended after {len(update)} of "
                     f"{len(self._live.placements)} tensors; publish a whole update"
                 )
+
+    @contextmanager
+    def discarding(self) -> Iterator[None]:
+        """Keep updates away while the block makes the parameters lose their values: then they are torn.
+
+        Raises:
+            WeightSyncError: if an update is open.
+        """
+        with self._lock:
+            if self._update is not None:
+                raise WeightSyncError(
+                    f"the weights cannot be released: the update to version {self._update.version} is open",
+                    remedy="Commit or abort it first.",
+                )
+            yield
+            self._torn = True
 
     def _opened(self, version: int) -> OpenUpdate:
         if self._update is None or self._update.version != version:

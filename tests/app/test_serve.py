@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -96,6 +97,35 @@ async def test_bridge_transport_options_and_limits_come_from_the_config(
     lines = log.read_text().splitlines()
     assert "built by my bridge" in lines
     assert "transport hello 5 run-7" in lines
+
+
+async def post(http: aiohttp.ClientSession, url: str, body: object) -> tuple[int, Any]:
+    async with http.post(url, json=body) as response:
+        return response.status, await response.json()
+
+
+@pytest.mark.anyio
+async def test_two_deterministic_processes_agree_bit_by_bit_and_release_their_memory(
+    quickstart: Quickstart, checkpoint: Path, plugins: Path
+) -> None:
+    config_file = plugins / "config.toml"
+    config_file.write_text(dump_config(quickstart("engine.deterministic=true").config))
+    embedded = Embedded(Embedded.Config(), PluginContext())
+    sampling = {"temperature": 1.0, "max_new_tokens": 20, "sampling_seed": 3, "ignore_eos": True}
+    replies: list[Any] = []
+    async with aiohttp.ClientSession() as http:
+        for index in (0, 1):
+            argv = embedded.command(str(checkpoint), index=index, config_path=str(config_file)).argv
+            log = plugins / "e.log"
+            async with child(f"engine-{index}", argv, log=log, error=EngineError, start_timeout=60) as engine:
+                url = engine.ready["url"]
+                body = {"rid": "r", "input_ids": [5, 6, 7], "sampling_params": sampling, "return_logprob": True}
+                replies.append(await post(http, f"{url}/generate", body))
+                assert (await post(http, f"{url}/generate", {"input_ids": [5]}))[0] == 400
+                assert (await post(http, f"{url}/release_memory_occupation", {}))[0] == 200
+                assert await post(http, f"{url}/weights/abort", {}) == (200, {"version": 0, "torn": True})
+    assert replies[0][0] == 200
+    assert replies[0] == replies[1]
 
 
 @pytest.mark.parametrize(

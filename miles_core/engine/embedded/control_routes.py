@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -11,10 +12,11 @@ import numpy as np
 from anyio import to_thread
 from starlette.responses import JSONResponse, Response
 
-from miles_core.engine.embedded.engine import EmbeddedEngine, EngineUnavailable, PauseMode
+from miles_core.engine.embedded.engine import EmbeddedEngine, MemoryTag, PauseMode
 from miles_core.engine.embedded.generate_route import read_json
 from miles_core.engine.embedded.request import GenerateSpec
 from miles_core.engine.embedded.sampling_params import SamplingOptions
+from miles_core.engine.embedded.unavailable import EngineUnavailable
 from miles_core.errors import EngineRequestError
 
 if TYPE_CHECKING:
@@ -89,6 +91,39 @@ async def flush_cache(request: Request) -> Response:
             "the cache cannot be flushed while requests run or wait", remedy="Abort them or wait until they end."
         )
     return _ok("Cache flushed.")
+
+
+async def release_memory(request: Request) -> Response:
+    """Give the memory of ``tags`` back (default: all); 400 while requests are inside, 409 during a weight update."""
+    tags = await _memory_tags(request)
+
+    def release() -> frozenset[MemoryTag]:
+        with request.app.state.discarding() if "weights" in tags else nullcontext():
+            return _engine(request).release_memory(tags)
+
+    released = await to_thread.run_sync(release)
+    return _ok(f"Released: {_names(released)}." if released else f"Nothing to do: {_names(tags)} had been released.")
+
+
+async def resume_memory(request: Request) -> Response:
+    """Take the memory of ``tags`` again (default: all); weights then wait for a whole update."""
+    tags = await _memory_tags(request)
+    resumed = await to_thread.run_sync(_engine(request).resume_memory, tags)
+    return _ok(f"Resumed: {_names(resumed)}." if resumed else f"Nothing to do: {_names(tags)} was not released.")
+
+
+async def _memory_tags(request: Request) -> frozenset[MemoryTag]:
+    tags = (await _object(request)).get("tags")
+    known = get_args(MemoryTag)
+    if tags is None:
+        return frozenset(known)
+    if not isinstance(tags, list) or any(tag not in known for tag in tags):
+        raise EngineRequestError(f"tags must be a list of {' and '.join(known)}, or left out for all; got {tags!r}")
+    return frozenset(tags)
+
+
+def _names(tags: frozenset[MemoryTag]) -> str:
+    return ", ".join(sorted(tags)) or "no tag"
 
 
 def _engine(request: Request) -> EmbeddedEngine:

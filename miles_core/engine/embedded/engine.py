@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from miles_core.engine.embedded.allocator import return_free_memory
 from miles_core.engine.embedded.engine_thread import EngineThread
 from miles_core.engine.embedded.request import ActiveRequest
 from miles_core.engine.embedded.routing import RoutingRecorder
+from miles_core.engine.embedded.sampling_params import GREEDY_BELOW
 from miles_core.engine.embedded.scheduler import Scheduler
-from miles_core.errors import EngineError, EngineRequestError
+from miles_core.engine.embedded.unavailable import EngineUnavailable
+from miles_core.engine.embedded.weight_memory import WeightMemory
+from miles_core.errors import EngineRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
     import torch
@@ -25,23 +29,23 @@ if TYPE_CHECKING:
     from miles_core.types import RoutingSpec
 
 PauseMode = Literal["abort", "retract", "in_place"]
+MemoryTag = Literal["kv_cache", "weights"]
 
 UPDATING = "updating"
 """An out-of-service reason that starts with this word passes by itself."""
 
 _PAUSE = "pause"
 _SERVICE = "out of service"
-
-
-class EngineUnavailable(EngineError):  # noqa: N818 - reads as in "503 Service Unavailable"
-    """The engine is out of service for now; another worker may serve the request."""
+_MEMORY = "released memory"
+_LOST = f"{UPDATING}: the weights were released; publish a whole version"
 
 
 class EmbeddedEngine:
     """Serves one Hugging Face causal LM; call :meth:`start` before and :meth:`close` after use.
 
     Methods that are not coroutines may be called from any thread. Those that change what forward passes see wait for
-    the running pass to end, so event loops call them in a worker thread.
+    the running step to end, so event loops call them in a worker thread; they raise :class:`EngineUnavailable` once
+    the engine died.
     """
 
     def __init__(
@@ -58,6 +62,8 @@ class EmbeddedEngine:
         self.routing = routing if settings.return_routed_experts else None
         self.vocab_size = int(model.get_input_embeddings().weight.shape[0])
         self._model = model.eval()
+        self._weights = WeightMemory(model.parameters())
+        self._released: frozenset[MemoryTag] = frozenset()
         self._recorder: RoutingRecorder | None = None
         if self.routing is not None:
             self._recorder = RoutingRecorder(replay_points, self.routing, 2 * settings.max_running_requests)
@@ -80,7 +86,7 @@ class EmbeddedEngine:
         """Generate for all ``specs``; cancelling the call aborts them.
 
         Raises:
-            EngineRequestError: if a ``rid`` is in use already.
+            EngineRequestError: if a ``rid`` is in use already, or a deterministic engine gets no seed to sample with.
             EngineUnavailable: if the engine is out of service for another reason than an update.
             EngineError: if the engine died.
         """
@@ -127,6 +133,41 @@ class EmbeddedEngine:
             self._scheduler.clear_cache()
             return True
 
+    def release_memory(self, tags: Iterable[MemoryTag]) -> frozenset[MemoryTag]:
+        """Give memory back; returns what was not released before.
+
+        Requests that come from now on wait for :meth:`resume_memory`, and after ``weights`` also for the commit of a
+        whole update, as the released ones are lost.
+
+        Raises:
+            EngineRequestError: while any request is inside.
+        """
+        with self._thread.idle():
+            fresh = frozenset(tags) - self._released
+            if fresh and self._thread.live():
+                raise EngineRequestError(
+                    f"the memory of {_listed(fresh)} cannot be released while requests run or wait",
+                    remedy="Abort them or wait until they end.",
+                )
+            if "kv_cache" in fresh:
+                self._scheduler.release_cache()
+            if "weights" in fresh:
+                self.set_out_of_service(_LOST)
+                self._weights.release()
+            if fresh:
+                return_free_memory()
+            self._set_released(self._released | fresh)
+            return fresh
+
+    def resume_memory(self, tags: Iterable[MemoryTag]) -> frozenset[MemoryTag]:
+        """Take released memory again, that of the KV cache when requests need it; returns what had been released."""
+        with self._thread.idle():
+            back = frozenset(tags) & self._released
+            if "weights" in back:
+                self._weights.resume()
+            self._set_released(self._released - back)
+            return back
+
     def exclusive(self) -> AbstractContextManager[None]:
         """Keep the engine out of forward passes; entering waits for the running one to end."""
         return self._thread.exclusive()
@@ -149,7 +190,10 @@ class EmbeddedEngine:
             self._scheduler.set_version(str(version))
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """The live parameters and persistent buffers by name, sharing memory with the model; write in place."""
+        """The live parameters and persistent buffers by name, sharing memory with the model; write in place.
+
+        They stay valid over :meth:`release_memory` and :meth:`resume_memory`, but must not be touched in between.
+        """
         return dict(self._model.state_dict())
 
     @property
@@ -165,8 +209,11 @@ class EmbeddedEngine:
     @property
     def out_of_service(self) -> str | None:
         """Why the engine does not serve, or ``None``."""
-        failure = self._thread.failure
-        return self._reason if failure is None else f"the engine died: {failure!r}"
+        if self._thread.death is not None:
+            return self._thread.death
+        if self._released:
+            return f"{UPDATING}: the memory of {_listed(self._released)} is released; call /resume_memory_occupation"
+        return self._reason
 
     def load(self) -> dict[str, int]:
         """How many requests are inside and running, and how many tokens are cached for reuse."""
@@ -176,8 +223,18 @@ class EmbeddedEngine:
             "num_cached_tokens": self._scheduler.slots.cached_tokens,
         }
 
+    def _set_released(self, tags: frozenset[MemoryTag]) -> None:
+        self._released = tags
+        self._thread.set_gate(_MEMORY, closed=bool(tags))
+
     def _seed(self, spec: GenerateSpec) -> int:
         seed = spec.sampling.sampling_seed
+        if seed is None and self.settings.deterministic and spec.sampling.temperature >= GREEDY_BELOW:
+            raise EngineRequestError(
+                f"a deterministic engine cannot sample request {spec.rid!r} at temperature "
+                f"{spec.sampling.temperature} without a seed",
+                remedy="Send sampling_seed or temperature 0, or set deterministic = false in [engine].",
+            )
         if seed is None:
             return int(self._random.integers(1 << 63))
         wrapped = seed & ((1 << 64) - 1)
@@ -194,6 +251,10 @@ class EmbeddedEngine:
 
 def _passes(reason: str | None) -> bool:
     return reason is None or reason.startswith(UPDATING)
+
+
+def _listed(tags: Iterable[MemoryTag]) -> str:
+    return " and ".join(sorted(tags))
 
 
 def _unavailable(reason: str | None) -> EngineUnavailable:

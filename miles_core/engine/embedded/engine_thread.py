@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from miles_core.engine.embedded.unavailable import EngineUnavailable
 from miles_core.errors import EngineError, EngineRequestError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from miles_core.engine.embedded.scheduler import Scheduler
 
 _LOGGER = logging.getLogger(__name__)
+_RESTART = "Read the engine's log, then restart it."
 
 
 class EngineThread:
@@ -30,7 +32,7 @@ class EngineThread:
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.failure: Exception | None = None
+        self.death: str | None = None
         self._scheduler = scheduler
         self._changed = threading.Condition()
         self._live: dict[str, ActiveRequest] = {}
@@ -63,7 +65,7 @@ class EngineThread:
             EngineError: if the engine died or closes.
         """
         with self._changed:
-            if self.failure is not None or self._closing:
+            if self.death is not None or self._closing:
                 raise self._gone()
             for request in requests:
                 rid = request.spec.rid
@@ -88,11 +90,15 @@ class EngineThread:
 
     @contextmanager
     def idle(self) -> Iterator[None]:
-        """Hold the lock while no step runs; what the block changed is settled and delivered at its end."""
+        """Hold the lock while no step runs; what the block changed is settled and delivered at its end.
+
+        Raises:
+            EngineUnavailable: if the engine died.
+        """
         with self._changed:
             self._holds += 1
             try:
-                self._changed.wait_for(lambda: not self._stepping)
+                self._wait_for_step()
                 yield
                 self._settle()
             finally:
@@ -101,11 +107,16 @@ class EngineThread:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keep steps from running, without the lock: requests may come and wait meanwhile."""
+        """Keep steps from running, without the lock: requests may come and wait meanwhile.
+
+        Raises:
+            EngineUnavailable: if the engine died.
+        """
         with self._changed:
             self._holds += 1
-            self._changed.wait_for(lambda: not self._stepping)
         try:
+            with self._changed:
+                self._wait_for_step()
             yield
         finally:
             with self._changed:
@@ -133,10 +144,16 @@ class EngineThread:
         self._scheduler.drop_all()
         _hand_over([(request, failure) for request in requests])
 
+    def _wait_for_step(self) -> None:
+        """Wait under the lock until no step runs."""
+        self._changed.wait_for(lambda: not self._stepping)
+        if self.death is not None:
+            raise EngineUnavailable(self.death, remedy=_RESTART)
+
     def _gone(self) -> EngineError:
-        if self.failure is None:
+        if self.death is None:
             return EngineError("the engine is shutting down")
-        return EngineError(f"the engine died: {self.failure!r}", remedy="Read the engine's log, then restart it.")
+        return EngineError(self.death, remedy=_RESTART)
 
     def _run(self) -> None:
         try:
@@ -146,7 +163,7 @@ class EngineThread:
         except Exception as failure:
             _LOGGER.exception("the engine thread died")
             with self._changed:
-                self.failure = failure
+                self.death = f"the engine died: {failure!r}"
                 self._stepping = False
                 self.fail_all(self._gone())
                 self._changed.notify_all()

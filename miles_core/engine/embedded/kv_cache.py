@@ -47,6 +47,11 @@ class SlotCache(Cache):
         for stores in self._stores.values():
             stores[:] = [self._enlarged(store) for store in stores]
 
+    def release(self) -> None:
+        """Give all memory back; what was stored is lost."""
+        self._stores.clear()
+        self._slots = self._length = 0
+
     def copy_rows(self, sources: torch.Tensor, targets: torch.Tensor, length: int) -> None:
         """Copy the first ``length`` positions of slots ``sources`` to ``targets``, all at once.
 

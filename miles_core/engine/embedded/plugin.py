@@ -29,6 +29,10 @@ class Embedded:
         context_length: int | None = Field(
             None, ge=2, description="tokens of prompt and output, at most the model's own; default: those"
         )
+        deterministic: bool = Field(
+            False,
+            description="bit-equal results whatever runs beside a request, many times slower; needs seeded requests",
+        )
         host: str = Field("127.0.0.1", description="address to listen on")
         port: int = Field(0, ge=0, le=65535, description="that of engine 0, the next has the next; 0 picks free ones")
 

@@ -43,6 +43,10 @@ class RoutingRecorder:
             larger[:, :present] = self._store
             self._store = larger
 
+    def shrink(self) -> None:
+        """Give the memory of all rows back."""
+        self._store = self._store[:, :0].copy()
+
     def commit(self, slots: NDArray[np.int64], positions: NDArray[np.int64], real: torch.Tensor | None) -> None:
         """Store what the routers chose in the forward pass that just ended; ``real`` drops its padding.
 

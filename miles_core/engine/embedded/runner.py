@@ -24,8 +24,17 @@ class ModelRunner:
         EngineError: for a model whose attention this runner cannot mask: not sdpa, or with a sliding window.
     """
 
-    def __init__(self, model: Any, slots: SlotTable, recorder: RoutingRecorder | None, context_length: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        slots: SlotTable,
+        recorder: RoutingRecorder | None,
+        context_length: int,
+        *,
+        deterministic: bool = False,
+    ) -> None:
         _require_supported(model.config.get_text_config(), context_length)
+        self._deterministic = deterministic
         self._model = model
         self._slots = slots
         self._recorder = recorder
@@ -41,6 +50,14 @@ class ModelRunner:
             if self._recorder is not None:
                 self._recorder.reserve(self._length)
 
+    def release(self) -> None:
+        """Give the memory of all slots back; call it when no slot runs and no prefix is cached."""
+        self._length = 0
+        self._cache.release()
+        self._slots.shrink()
+        if self._recorder is not None:
+            self._recorder.shrink()
+
     def copy_prefixes(self, sources: NDArray[np.int64], targets: NDArray[np.int64], length: int) -> None:
         """Copy what is cached for the first ``length`` tokens of slots ``sources`` to ``targets``, all at once."""
         self._reserve_cache(int(max(sources.max(), targets.max())), length)
@@ -51,9 +68,29 @@ class ModelRunner:
     def forward(self, slots: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]) -> torch.Tensor:
         """Run tokens ``starts .. starts + counts`` of each slot; returns the logits ``[B, V]`` after the last of each.
 
-        Rows shorter than the longest are padded on the right with their last token, which is masked for all others
-        and stored nowhere.
+        In deterministic mode each token is a pass of its own, since the bits of a matrix product depend on its number
+        of rows. Otherwise rows shorter than the longest are padded on the right with their last token, which is masked
+        for all others and stored nowhere.
         """
+        if not self._deterministic:
+            return self._pass(slots, starts, counts)
+        logits: list[torch.Tensor] = []
+        row_of: dict[bytes | int, int] = {}
+        for row, (slot, start, end) in enumerate(zip(slots, starts, starts + counts, strict=True)):
+            twin = row_of.setdefault(self._slots.prefix_key(slot, end), row)
+            logits.append(self._one_by_one(slot, start, end) if twin == row else logits[twin])
+            if twin != row:
+                self.copy_prefixes(slots[[twin]], slots[[row]], end)
+                self._slots.computed[slot] = end
+        return torch.cat(logits)
+
+    def _one_by_one(self, slot: int, start: int, end: int) -> torch.Tensor:
+        one = np.ones(1, np.int64)
+        for position in range(start, end):
+            logits = self._pass(one * slot, one * position, one)
+        return logits
+
+    def _pass(self, slots: NDArray[np.int64], starts: NDArray[np.int64], counts: NDArray[np.int64]) -> torch.Tensor:
         offsets = np.arange(counts.max())
         positions = starts[:, None] + np.minimum(offsets, counts[:, None] - 1)
         real = (offsets < counts[:, None]).ravel()
@@ -83,7 +120,8 @@ class ModelRunner:
             real=torch.from_numpy(np.flatnonzero(real)) if padded else None,
             write_slots=torch.from_numpy(write_slots[real]),
             write_positions=torch.from_numpy(positions.ravel()[real]),
-            read=_as_slice(slots),
+            # strides and alignment of a view differ between slots and after growth, those of a gathered copy do not
+            read=torch.from_numpy(slots) if self._deterministic else _as_slice(slots),
             length=length,
         )
 

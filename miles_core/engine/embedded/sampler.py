@@ -44,6 +44,15 @@ def sample(
     return ids.numpy(), chosen.numpy()
 
 
+def sample_each(
+    logits: torch.Tensor, columns: Columns, slots: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """As :func:`sample`, one row at a time: no kernel can make a row's bits depend on its neighbours."""
+    rows = [sample(logits[row : row + 1], columns, slots[row : row + 1]) for row in range(len(slots))]
+    ids, logprobs = zip(*rows, strict=True)
+    return np.concatenate(ids), np.concatenate(logprobs)
+
+
 def _noise(columns: Columns, slots: NDArray[np.int64], greedy: NDArray[np.bool_], vocab_size: int) -> torch.Tensor:
     positions = columns.length[slots] - columns.prompt[slots]
     noise = gumbel(torch.from_numpy(columns.seed[slots]), torch.from_numpy(positions), vocab_size)

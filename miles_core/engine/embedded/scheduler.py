@@ -11,7 +11,7 @@ from miles_core.engine.embedded.admission import plan_prefill
 from miles_core.engine.embedded.columns import Columns
 from miles_core.engine.embedded.request import Finished, Progress
 from miles_core.engine.embedded.runner import ModelRunner
-from miles_core.engine.embedded.sampler import sample
+from miles_core.engine.embedded.sampler import sample, sample_each
 from miles_core.engine.embedded.slots import SlotTable
 from miles_core.engine.embedded.stopping import eos_token_ids, matched_stop, token_endings
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from miles_core.engine.embedded.routing import RoutingRecorder
     from miles_core.engine.embedded.settings import EngineSettings
 
+# where each token is a pass of its own, a longer prefill gains nothing and delays what waits for the step to end
+_DETERMINISTIC_PREFILL = 64
 _ABORTED = {"type": "abort", "message": "Aborted", "status_code": None}
 _ABORTED_WAITING = {"type": "abort", "message": "Aborted before prefill", "status_code": None}
 
@@ -48,7 +50,13 @@ class Scheduler:
         self._eos = eos_token_ids(model, tokenizer)
         self._columns = Columns(self.slots.size)
         self._recorder = recorder
-        self._runner = ModelRunner(model, self.slots, recorder, settings.context_length)
+        self._runner = ModelRunner(
+            model, self.slots, recorder, settings.context_length, deterministic=settings.deterministic
+        )
+        self._sample = sample_each if settings.deterministic else sample
+        self._max_prefill_tokens = settings.max_prefill_tokens
+        if settings.deterministic:
+            self._max_prefill_tokens = min(_DETERMINISTIC_PREFILL, settings.max_prefill_tokens)
         self._vocab_size = int(model.get_input_embeddings().weight.shape[0])
 
     @property
@@ -87,6 +95,11 @@ class Scheduler:
         """Forget all cached prefixes."""
         self.slots.clear()
 
+    def release_cache(self) -> None:
+        """Forget all cached prefixes and give their memory back; call it when no request is inside."""
+        self.clear_cache()
+        self._runner.release()
+
     def set_version(self, version: str) -> None:
         """Later tokens come from weights of ``version``; nothing computed before is reused."""
         self.version = version
@@ -108,7 +121,7 @@ class Scheduler:
             self.waiting,
             self.slots,
             room=room,
-            max_tokens=self._settings.max_prefill_tokens,
+            max_tokens=self._max_prefill_tokens,
             reserve=self._runner.reserve,
         )
         self._copy_prefixes(plan)
@@ -154,7 +167,7 @@ class Scheduler:
         self._append(slots, self._runner.forward(slots, lengths - 1, np.ones_like(lengths)))
 
     def _append(self, slots: NDArray[np.int64], logits: torch.Tensor) -> None:
-        ids, logprobs = sample(logits, self._columns, slots)
+        ids, logprobs = self._sample(logits, self._columns, slots)
         positions = self._columns.length[slots]
         self.slots.tokens[slots, positions] = ids
         self.slots.logprobs[slots, positions] = logprobs

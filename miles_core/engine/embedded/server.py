@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -13,21 +13,29 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from miles_core.engine.embedded import control_routes
-from miles_core.engine.embedded.engine import EmbeddedEngine, EngineUnavailable
 from miles_core.engine.embedded.generate_route import generate
-from miles_core.errors import EngineRequestError, MilesError
+from miles_core.engine.embedded.unavailable import EngineUnavailable
+from miles_core.errors import EngineRequestError, MilesError, WeightSyncError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from starlette.requests import Request
 
+    from miles_core.engine.embedded.engine import EmbeddedEngine
 
-def create_app(engine: EmbeddedEngine, extra_routes: Sequence[Route] = ()) -> Starlette:
+
+def create_app(
+    engine: EmbeddedEngine,
+    extra_routes: Sequence[Route] = (),
+    *,
+    discarding: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Starlette:
     """SGLang's HTTP API over ``engine``, whose thread lives as long as the app's lifespan.
 
     ``extra_routes`` add endpoints; their handlers find the engine in ``request.app.state.engine``. Errors answer
-    ``{"error": {"message": ...}}``.
+    ``{"error": {"message": ...}}``. ``discarding`` is entered around each release of the weights' memory, so that
+    whoever writes weights stays away meanwhile and knows that they are lost.
     """
 
     @asynccontextmanager
@@ -45,6 +53,7 @@ def create_app(engine: EmbeddedEngine, extra_routes: Sequence[Route] = ()) -> St
         exception_handlers={HTTPException: _http_error, MilesError: _miles_error},
     )
     app.state.engine = engine
+    app.state.discarding = discarding
     return app
 
 
@@ -62,6 +71,8 @@ def _routes() -> list[Route]:
         Route("/pause_generation", control_routes.pause_generation, methods=["POST"]),
         Route("/continue_generation", control_routes.continue_generation, methods=["POST"]),
         Route("/flush_cache", control_routes.flush_cache, methods=either),
+        Route("/release_memory_occupation", control_routes.release_memory, methods=either),
+        Route("/resume_memory_occupation", control_routes.resume_memory, methods=either),
     ]
 
 
@@ -75,6 +86,8 @@ async def _miles_error(request: Request, error: Exception) -> Response:
     del request
     if isinstance(error, EngineRequestError):
         return _error(HTTPStatus.BAD_REQUEST, str(error))
+    if isinstance(error, WeightSyncError):
+        return _error(HTTPStatus.CONFLICT, str(error))
     if isinstance(error, EngineUnavailable):
         return _error(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
     return _error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))

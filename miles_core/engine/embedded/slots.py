@@ -63,6 +63,11 @@ class SlotTable:
             self.tokens = np.pad(self.tokens, widths)
             self.logprobs = np.pad(self.logprobs, widths)
 
+    def shrink(self) -> None:
+        """Give the memory of tokens and logprobs back; call it when no slot runs and no prefix is cached."""
+        self.tokens = np.zeros((self.size, 0), np.int32)
+        self.logprobs = np.zeros((self.size, 0), np.float32)
+
     def match(self, ids: NDArray[np.int32], extra_key: str | None) -> PrefixMatch:
         """The longest reusable prefix, at most ``len(ids) - 1`` tokens: the last one must be run for its logits."""
         width = min(len(ids) - 1, self.tokens.shape[1])
@@ -78,6 +83,11 @@ class SlotTable:
         whole = (self._state[candidates] == SlotState.CACHED) & (lengths == self.computed[candidates])
         best = int((2 * lengths + whole).argmax())
         return PrefixMatch(int(candidates[best]), int(lengths[best]), bool(whole[best]))
+
+    def prefix_key(self, slot: int, length: int) -> bytes | int:
+        """Equal for slots whose first ``length`` tokens have the same keys and values, bit by bit."""
+        # a slot that is not shared may hold tokens of older weights
+        return self.tokens[slot, :length].tobytes() if self._shared[slot] else slot
 
     def take(self, match: PrefixMatch, ids: NDArray[np.int32], extra_key: str | None, *, shared: bool) -> int:
         """A running slot that holds ``ids``: the matched one where it is taken over, else a free or evicted one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from miles_core.engine.embedded.engine import EngineUnavailable
 from miles_core.engine.embedded.request import Finished, GenerateSpec
 from miles_core.engine.embedded.sampling_params import SamplingOptions
+from miles_core.engine.embedded.unavailable import EngineUnavailable
 from miles_core.errors import EngineError
 
 if TYPE_CHECKING:
@@ -128,6 +129,21 @@ async def test_retract_keeps_tokens_logprobs_and_rows_and_continues_the_same_way
     assert finished.output_ids.tolist() == plain.output_ids.tolist()
     np.testing.assert_allclose(finished.logprobs, plain.logprobs, atol=1e-5)
     np.testing.assert_array_equal(finished.routing, plain.routing)
+
+
+@pytest.mark.parametrize("mode", ["retract", "in_place"])
+async def test_a_deterministic_engine_gives_the_same_bits_after_a_pause(mode: str, bench: Any, moe: Any) -> None:
+    async with bench(moe, deterministic=True) as plain:
+        plain.ask("r")
+    async with bench(moe, deterministic=True) as at:
+        await at.ask_and_generate("r", 3)
+        await at.between_steps(at.engine.pause, mode)
+        at.ask("other", sampling_seed=2)
+        at.engine.resume()
+    first, second = plain.outcomes["r"], at.outcomes["r"]
+    np.testing.assert_array_equal(first.output_ids, second.output_ids)
+    np.testing.assert_array_equal(first.logprobs.view(np.int32), second.logprobs.view(np.int32))
+    np.testing.assert_array_equal(first.routing, second.routing)
 
 
 async def test_retract_across_an_update_keeps_the_old_rows_and_computes_the_rest_with_the_new_weights(
@@ -282,8 +298,14 @@ async def test_a_crash_fails_running_waiting_and_later_requests_with_its_cause(b
         with pytest.raises(EngineError, match="logits are not finite"):
             await at.engine.generate([spec("late")])
         assert "not finite" in at.engine.out_of_service
-        # control calls must not hang on a dead engine
-        await anyio.to_thread.run_sync(at.engine.pause, "abort")
+        calls = [partial(at.engine.pause, "abort"), at.engine.resume, at.engine.flush_cache]
+        calls += [partial(at.engine.commit_version, 1), partial(at.engine.set_out_of_service, None)]
+        calls += [partial(at.engine.release_memory, ["weights"]), partial(at.engine.resume_memory, ["weights"])]
+        for call in calls:
+            with pytest.raises(EngineUnavailable, match="logits are not finite"):
+                await anyio.to_thread.run_sync(call)
+        with pytest.raises(EngineUnavailable, match="logits are not finite"), at.engine.exclusive():
+            pass
     assert all("not finite" in str(outcome) for outcome in at.outcomes.values())
 
 

@@ -21,7 +21,9 @@ def test_the_command_leaves_every_option_to_the_config_file_of_the_run() -> None
     assert argv[5:] == ("--config", "run/config.toml", "--model-path", "models/tiny", "--index", "2")
 
 
-@pytest.mark.parametrize("wrong", [{"dtypes": "float32"}, {"dtype": "int8"}, {"threads": 0}, {"port": 70000}])
+@pytest.mark.parametrize(
+    "wrong", [{"dtypes": "float32"}, {"dtype": "int8"}, {"threads": 0}, {"port": 70000}, {"deterministic": 2}]
+)
 def test_a_wrong_key_or_value_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Embedded.Config.model_validate(wrong)

@@ -23,6 +23,17 @@ def retired(table: SlotTable, ids: list[int], extra_key: str | None = None) -> i
     return slot
 
 
+def test_slots_stand_in_for_each_other_only_with_equal_tokens_of_the_present_weights() -> None:
+    table = table_of()
+    first, second, other = (
+        table.take(NOTHING, array(ids), None, shared=True) for ids in ([1, 2, 3], [1, 2, 3], [1, 2, 4])
+    )
+    assert table.prefix_key(first, 3) == table.prefix_key(second, 3) != table.prefix_key(other, 3)
+    assert table.prefix_key(first, 2) == table.prefix_key(other, 2)
+    table.clear()
+    assert len({table.prefix_key(slot, 3) for slot in (first, second, other)}) == 3
+
+
 def table_of(slots: int = 6) -> SlotTable:
     table = SlotTable(slots)
     table.reserve(16)
