@@ -22,7 +22,7 @@ from miles_core.app.wiring import wire
 from miles_core.config.load import load_config
 from miles_core.session.tito import TokenInTokenOut
 from miles_core.session.tokenizer import ChatTokenizer
-from miles_core.train.checkpoint import save_model
+from miles_core.train.snapshot import copy_tokenizer
 
 if TYPE_CHECKING:
     import aiohttp
@@ -66,7 +66,8 @@ async def _run(folder: Path, new_tokens: int, repeats: int) -> list[dict[str, Va
     wiring = wire(load_config(CONFIG), folder)
     model = wiring.model.bridge.build(str(wiring.model.path), dtype="float32", init="random", seed=0)
     checkpoint = folder / "model"
-    save_model(model, wiring.model.path, checkpoint)
+    model.save_pretrained(checkpoint)
+    copy_tokenizer(wiring.model.path, checkpoint)
     prompts = _prompts(wiring, max(REQUESTS))
     rows: list[dict[str, Value]] = []
     async with serving.engine(checkpoint, dtype="float32", log=folder / "engine.log") as url, client() as http:

@@ -19,10 +19,10 @@ STOP_SECONDS = 20.0
 
 
 @contextmanager
-def training(run_dir: Path, *overrides: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Train the quickstart into ``run_dir``, which must not exist; on exit the run is over or has been ended."""
+def training(run_dir: Path, *overrides: str, config: Path = CONFIG) -> Iterator[subprocess.Popen[bytes]]:
+    """Train ``config`` into ``run_dir``, which must not exist; on exit the run is over or has been ended."""
     settings = (f"run.dir={run_dir.parent}", f"run.id={run_dir.name}", *overrides)
-    argv = [sys.executable, "-m", "miles_core.cli", "train", str(CONFIG), *(f"--set={text}" for text in settings)]
+    argv = [sys.executable, "-m", "miles_core.cli", "train", str(config), *(f"--set={text}" for text in settings)]
     with _log(run_dir).open("wb") as log, subprocess.Popen(argv, stdout=log, stderr=log) as process:
         try:
             yield process
@@ -35,13 +35,13 @@ def training(run_dir: Path, *overrides: str) -> Iterator[subprocess.Popen[bytes]
                     process.kill()
 
 
-def train(run_dir: Path, *overrides: str) -> None:
+def train(run_dir: Path, *overrides: str, config: Path = CONFIG) -> None:
     """Train to the end.
 
     Raises:
         MilesError: with the end of its output, if the run fails.
     """
-    with training(run_dir, *overrides) as process:
+    with training(run_dir, *overrides, config=config) as process:
         process.wait()
     check(process, run_dir)
 

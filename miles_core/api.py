@@ -15,10 +15,10 @@ from miles_core.errors import (
 )
 from miles_core.kinds import KINDS, Kind, PluginContext
 from miles_core.kinds.advantage_estimators import AdvantageEstimator
-from miles_core.kinds.data_sources import DataSource
+from miles_core.kinds.data_sources import DataSource, InspectedRow
 from miles_core.kinds.engines import Engine, EngineClient, EngineCommand
 from miles_core.kinds.environments import Environment, Observation, Step
-from miles_core.kinds.filters import Filter, Verdict
+from miles_core.kinds.filters import BufferedGroup, Filter, Verdict
 from miles_core.kinds.losses import Loss, LossBatch, TokenLoss, TokenOutputs
 from miles_core.kinds.model_bridges import ModelBridge, NameMapping, ReplayPoint, Stack
 from miles_core.kinds.reward_models import RewardModel
@@ -53,12 +53,13 @@ from miles_core.types import (
 )
 
 __all__ = [
-    "KINDS", "AdvantageEstimator", "Bucket", "CheckpointError", "ConfigError", "DataError", "DataSource", "Engine",
-    "EngineClient", "EngineCommand", "EngineError", "Environment", "Estimates", "Filter", "FinishReason",
-    "GenerateRequest", "Generation", "Group", "ImagePart", "Kind", "Layout", "Loss", "LossBatch", "Message",
-    "MilesError", "ModelBridge", "NameMapping", "Observation", "OptimizerSettings", "Placement", "PluginContext",
-    "PluginError", "ReplayPoint", "Reward", "RewardModel", "RolloutError", "RouterMiddleware", "RoutingError",
-    "RoutingSpec", "RoutingTrace", "Sample", "SamplingParams", "SessionError", "Stack", "Status", "Step", "StepBatch",
-    "Task", "TensorSpec", "TextPart", "TokenLoss", "TokenOutputs", "Tracker", "TrainBackend", "TrainError",
-    "Trajectory", "TurnRecord", "Verdict", "VersionSpan", "WeightSyncError", "WeightTransport",
+    "KINDS", "AdvantageEstimator", "Bucket", "BufferedGroup", "CheckpointError", "ConfigError", "DataError",
+    "DataSource", "Engine", "EngineClient", "EngineCommand", "EngineError", "Environment", "Estimates", "Filter",
+    "FinishReason", "GenerateRequest", "Generation", "Group", "ImagePart", "InspectedRow", "Kind", "Layout", "Loss",
+    "LossBatch", "Message", "MilesError", "ModelBridge", "NameMapping", "Observation", "OptimizerSettings",
+    "Placement", "PluginContext", "PluginError", "ReplayPoint", "Reward", "RewardModel", "RolloutError",
+    "RouterMiddleware", "RoutingError", "RoutingSpec", "RoutingTrace", "Sample", "SamplingParams", "SessionError",
+    "Stack", "Status", "Step", "StepBatch", "Task", "TensorSpec", "TextPart", "TokenLoss", "TokenOutputs",
+    "Tracker", "TrainBackend", "TrainError", "Trajectory", "TurnRecord", "Verdict", "VersionSpan",
+    "WeightSyncError", "WeightTransport",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from miles_core.app.warmup import read_conversations
-from miles_core.errors import ConfigError
+from miles_core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from miles_core.app.wiring import Wiring
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_run(wiring: Wiring) -> list[dict[str, Any]]:
-    """Load every plugin of the config, validate its options, and read the data; returns the plugin lock.
+    """Load every plugin of the config, validate its options, and read the first task; returns the plugin lock.
 
     Raises:
         MilesError: naming table and plugin, or file and line.
@@ -26,7 +26,9 @@ def check_run(wiring: Wiring) -> list[dict[str, Any]]:
         if kind == "engines":
             _check_context(wiring, getattr(options, "context_length", None))
         lock.append({"kind": kind, **_entry(wiring.hub, kind, table.use)})
-    wiring.build("data_sources", wiring.config.data)
+    _check_data(wiring, wiring.config.data, "data")
+    if wiring.config.eval is not None:
+        _check_data(wiring, wiring.config.eval.data, "eval.data")
     if wiring.config.warmup is not None:
         read_conversations(wiring.loaded.resolve(wiring.config.warmup.data))
     return lock
@@ -36,6 +38,7 @@ def plugin_tables(config: Config) -> list[tuple[str, PluginTable]]:
     """Every plugin that a config names, by kind, in the order of the file."""
     return [
         ("data_sources", config.data),
+        *([("data_sources", config.eval.data)] if config.eval is not None else []),
         *(("environments", table) for table in config.environments),
         *(("reward_models", table) for table in config.rewards),
         *(("filters", table) for table in config.filters),
@@ -47,6 +50,11 @@ def plugin_tables(config: Config) -> list[tuple[str, PluginTable]]:
         ("weight_transports", config.weights),
         *(("trackers", table) for table in config.trackers),
     ]
+
+
+def _check_data(wiring: Wiring, table: PluginTable, key: str) -> None:
+    if not wiring.source(table).take(1):
+        raise DataError(f"the data of [{key}] holds no task", remedy=f"Correct {key}, or the files that it names.")
 
 
 def _check_context(wiring: Wiring, served: int | None) -> None:

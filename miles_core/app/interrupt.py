@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first ends a run in order, the second at once."""
+"""Ctrl-C and SIGTERM: each signal is answered more firmly than the one before, the last one at once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def on_interrupt(first: Callable[[], object]) -> Iterator[None]:
-    """Call ``first`` at the first signal; at the second, exit with 130 even if a plugin blocks the event loop.
+def on_interrupt(*actions: Callable[[], str]) -> Iterator[None]:
+    """Call the n-th action at the n-th signal and show what it says; after the last, exit with 130.
 
-    Plain handlers, since those of an event loop run only while the loop does. Children notice the exit by themselves.
+    The exit comes even if a plugin blocks the event loop: plain handlers, since those of an event loop run only while
+    the loop does. They still need the main thread to run Python, or to sleep in a system call that the signal ends; the
+    kernel may hand the second of two signals in the same instant to another thread, which ends no such call.
+    Children notice the exit by themselves.
     """
     received = 0
 
@@ -26,10 +29,10 @@ def on_interrupt(first: Callable[[], object]) -> Iterator[None]:
         nonlocal received
         del number, frame
         received += 1
-        if received > 1:
-            os.write(2, b"\ninterrupted again: ending at once\n")
+        if received > len(actions):
+            _tell("ending at once")
             os._exit(130)
-        first()
+        _tell(actions[received - 1]())
 
     before = [signal.signal(number, handle) for number in SIGNALS]
     try:
@@ -37,3 +40,8 @@ def on_interrupt(first: Callable[[], object]) -> Iterator[None]:
     finally:
         for number, handler in zip(SIGNALS, before, strict=True):
             signal.signal(number, handler)
+
+
+def _tell(text: str) -> None:
+    """Not through a lock that the interrupted code may hold."""
+    os.write(2, f"\ninterrupted: {text}\n".encode())

@@ -1,53 +1,78 @@
-"""A whole training run: start the processes, warm up, loop, and leave nothing behind."""
+"""A whole training run: start the processes, warm up or resume, loop, and leave nothing behind."""
 
 from __future__ import annotations
 
-import sys
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 from anyio import to_thread
 
-from miles_core.app.loop import Outcome, TrainingLoop
-from miles_core.app.planes import build_scheduler, observation_roles
-from miles_core.app.processes import Child, child
+from miles_core.app.colocation import Colocated, Disaggregated
+from miles_core.app.evaluator import Evaluator
+from miles_core.app.loop import LoopParts, TrainingLoop
+from miles_core.app.planes import (
+    build_evaluation,
+    build_filters,
+    build_runner,
+    build_tasks,
+    fill_settings,
+    observation_roles,
+)
+from miles_core.app.recording import Recorder
+from miles_core.app.run_state import RunState
+from miles_core.app.saving import Saver, run_file
+from miles_core.app.serving import serving
 from miles_core.app.supervise import supervised
 from miles_core.app.trainer_client import TrainerClient, trainer_process
 from miles_core.app.warmup import warm_up
-from miles_core.engine.client import HttpEngineClient
-from miles_core.errors import EngineError, RouterError
 from miles_core.kinds.train_backends import OptimizerSettings
 from miles_core.rollout.buffer import StepBuffer
+from miles_core.rollout.scheduler import RolloutScheduler
 from miles_core.session.tito import check_append_only
 from miles_core.session.tokenizer import ChatTokenizer
-from miles_core.telemetry.samples import dump_samples
+from miles_core.telemetry.tracking import Trackers
+from miles_core.train.schedule import LearningRateSchedule
 from miles_core.weights.publish import Publisher
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from miles_core.app.dumps import Dumper
+    from miles_core.app.ending import Outcome
+    from miles_core.app.resume import Resumed
+    from miles_core.app.serving import Serving
     from miles_core.app.wiring import Wiring
-    from miles_core.kinds.data_sources import DataSource
-    from miles_core.rollout.scheduler import StepRollout
+    from miles_core.config.schema import Config
     from miles_core.telemetry.progress import TrainingProgress
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Run:
-    """One run of a checked config in its folder; ``config_file`` is the resolved one."""
+    """One run of a checked config in its folder; ``config_file`` is the resolved one, ``lock`` its plugins."""
 
     wiring: Wiring
     config_file: Path
     progress: TrainingProgress
+    lock: Sequence[Mapping[str, Any]] = ()
+    resumed: Resumed | None = None
+    dumper: Dumper | None = None
+    _loop: TrainingLoop | None = field(default=None, init=False)
 
     @property
     def path(self) -> Path:
         """The run's folder."""
         return self.wiring.run_dir
+
+    def checkpoint(self, step: int) -> Path:
+        """Where the checkpoint of a step lies."""
+        return self.path / "checkpoints" / f"step-{step}"
+
+    def stop(self) -> bool:
+        """End after the step that is running, with a checkpoint; false where no step runs yet."""
+        if self._loop is not None:
+            self._loop.stop()
+        return self._loop is not None
 
     async def execute(self) -> Outcome:
         """Train; returns how it ended.
@@ -56,7 +81,6 @@ class Run:
             MilesError: the first cause of a failure; every process of the run is gone by then.
         """
         config = self.wiring.config
-        source: DataSource = self.wiring.build("data_sources", config.data)
         self.progress.phase("starting trainer")
         async with trainer_process(
             self.config_file, self.path, start_timeout=config.train.start_timeout, log_dir=self.path / "logs"
@@ -65,114 +89,128 @@ class Run:
             if config.rollout.max_turns > 1:
                 check_append_only(tokenizer, sorted(observation_roles(self.wiring)))
             await supervised([trainer.process], lambda: self._prepare(trainer, tokenizer))
-            return await self._with_engines(trainer, tokenizer, source)
+            self.progress.phase("starting engines")
+            start = self.checkpoint(0) if self.resumed is None else self.resumed.path
+            async with serving(self.wiring, self.config_file, start) as served:
+                return await self._train(trainer, served, tokenizer)
 
-    def checkpoint(self, step: int) -> Path:
-        """Where the checkpoint of a step lies."""
-        return self.path / "checkpoints" / f"step-{step}"
+    async def _train(self, trainer: TrainerClient, served: Serving, tokenizer: ChatTokenizer) -> Outcome:
+        state = RunState() if self.resumed is None else self.resumed.state
+        parts = self._parts(trainer, served, tokenizer, state)
+        loop = TrainingLoop(self.wiring.config, parts, state)
+
+        async def work() -> Outcome:
+            if state.version:  # engines begin with version 0, and with these weights
+                self.progress.phase("sync")
+                await parts.publisher.publish(state.version)
+            self._loop = loop
+            return await loop.run()
+
+        try:
+            return await supervised([trainer.process, *served.children], work)
+        finally:
+            self._loop = None
+            await parts.saver.settle()
+            await to_thread.run_sync(parts.recorder.close)
 
     async def _prepare(self, trainer: TrainerClient, tokenizer: ChatTokenizer) -> None:
-        """The warm-up, then checkpoint 0: the model that reinforcement starts from."""
-        config = self.wiring.config
-        if config.warmup is not None:
-            table = config.warmup
-            self.progress.say(f"warm-up: {table.steps} supervised steps on {table.data} ({table.purpose})")
-            loss = await warm_up(
-                table,
-                self.wiring.loaded.resolve(table.data),
-                trainer,
-                tokenizer,
-                seed=config.run.seed,
-                on_step=lambda step, _: self.progress.phase(f"warm-up {step}/{table.steps}"),
-            )
-            self.progress.say(f"warm-up: done, {loss:.3f} nats per token; checkpoints/step-0 is the model after it")
+        """Warm up and save checkpoint 0, the model that reinforcement starts from; or load a checkpoint."""
+        table = self.wiring.config.optimizer
+        optimizer = OptimizerSettings(
+            table.learning_rate, table.betas, table.eps, table.weight_decay, table.max_grad_norm
+        )
+        if self.resumed is not None:
+            self.progress.phase(f"loading {self.resumed.path.name}")
+            await trainer.begin(optimizer, self.checkpoint(0), self.resumed.path)
+            return
+        await self._warm_up(trainer, tokenizer)
         self.progress.phase("saving step-0")
-        await trainer.save(self.checkpoint(0))
-        optimizer = config.optimizer
-        await trainer.begin(
-            OptimizerSettings(
-                optimizer.learning_rate,
-                optimizer.betas,
-                optimizer.eps,
-                optimizer.weight_decay,
-                optimizer.max_grad_norm,
-            )
-        )
+        await trainer.begin(optimizer)
+        await trainer.save(self.checkpoint(0), run_file(RunState(), self._facts()), keep=0)
+        await trainer.wait_save()
 
-    async def _with_engines(self, trainer: TrainerClient, tokenizer: ChatTokenizer, source: DataSource) -> Outcome:
-        async with AsyncExitStack() as stack:
-            self.progress.phase("starting engines")
-            engines = [await stack.enter_async_context(self._engine(i)) for i in range(self.wiring.config.engine.count)]
-            router = await stack.enter_async_context(self._router(engines))
-            http = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
-            loop = self._loop(trainer, [engine.ready["url"] for engine in engines], router, http, tokenizer, source)
-            try:
-                return await supervised([trainer.process, router, *engines], loop.run)
-            finally:
-                loop.close()
-
-    def _engine(self, index: int) -> AbstractAsyncContextManager[Child]:
-        table = self.wiring.config.engine
-        engine = self.wiring.build("engines", table)
-        command = engine.command(str(self.checkpoint(0)), index=index, config_path=str(self.config_file))
-        return child(
-            f"engine-{index}",
-            command.argv,
-            environment=command.environment,
-            log=self.path / "logs" / f"engine-{index}.log",
-            error=EngineError,
-            start_timeout=table.start_timeout,
-        )
-
-    def _router(self, engines: Sequence[Child]) -> AbstractAsyncContextManager[Child]:
-        workers = [option for engine in engines for option in ("--worker", engine.ready["url"])]
-        return child(
-            "router",
-            [sys.executable, "-m", "miles_core.cli", "serve", "router", "--config", str(self.config_file), *workers],
-            log=self.path / "logs" / "router.log",
-            error=RouterError,
-            start_timeout=self.wiring.config.engine.start_timeout,
-        )
-
-    def _loop(
-        self,
-        trainer: TrainerClient,
-        engine_urls: Sequence[str],
-        router: Child,
-        http: aiohttp.ClientSession,
-        tokenizer: ChatTokenizer,
-        source: DataSource,
-    ) -> TrainingLoop:
-        config, model = self.wiring.config, self.wiring.model
-        client = HttpEngineClient(
-            router.ready["url"],
-            http,
-            vocab_size=model.vocab_size,
-            context_length=model.context_length,
-            routing=model.routing,
-        )
-        publisher = Publisher(
-            engine_urls,
+    async def _warm_up(self, trainer: TrainerClient, tokenizer: ChatTokenizer) -> None:
+        table = self.wiring.config.warmup
+        if table is None:
+            return
+        self.progress.say(f"warm-up: {table.steps} supervised steps on {table.data} ({table.purpose})")
+        loss = await warm_up(
+            table,
+            self.wiring.loaded.resolve(table.data),
             trainer,
-            http,
-            bucket_bytes=config.weights.bucket_bytes,
-            timeout=config.weights.timeout,
-            pause_mode=config.engine.pause_mode,
+            tokenizer,
+            seed=self.wiring.config.run.seed,
+            on_step=lambda step, _: self.progress.phase(f"warm-up {step}/{table.steps}"),
+        )
+        self.progress.say(f"warm-up: done, {loss:.3f} nats per token; checkpoints/step-0 is the model after it")
+
+    def _parts(self, trainer: TrainerClient, served: Serving, tokenizer: ChatTokenizer, state: RunState) -> LoopParts:
+        wiring, config = self.wiring, self.wiring.config
+        filters = build_filters(wiring, tokenizer)
+        tasks = build_tasks(wiring, config.data, tokenizer, epochs=config.run.epochs)
+        scheduler = RolloutScheduler(
+            tasks, build_runner(wiring, served.client, tokenizer), filters, fill_settings(wiring)
+        )
+        buffer = StepBuffer(config.rollout.max_staleness, filters, trained=state.step)
+        if self.resumed is not None and self.resumed.rollout is not None:
+            scheduler.restore(self.resumed.rollout["scheduler"])
+            buffer.restore(self.resumed.rollout["buffer"])
+        colocated = config.run.placement == "colocated"
+        evaluator = None
+        if config.eval is not None:
+            evaluation = build_evaluation(wiring, served.client, tokenizer)
+            evaluator = Evaluator(evaluation, wiring.hub, self.path, self.progress)
+        return LoopParts(
+            scheduler=scheduler,
+            buffer=buffer,
+            trainer=trainer,
+            publisher=Publisher(
+                served.engine_urls,
+                trainer,
+                served.http,
+                bucket_bytes=config.weights.bucket_bytes,
+                timeout=config.weights.timeout,
+                pause_mode=config.engine.pause_mode,
+            ),
+            placement=Colocated(served.engine_urls, served.http, timeout=config.weights.timeout)
+            if colocated
+            else Disaggregated(),
+            saver=Saver(
+                trainer,
+                self.path / "checkpoints",
+                config.checkpoint,
+                scheduler,
+                buffer,
+                facts=self._facts(),
+                last_step=state.step,
+            ),
+            recorder=Recorder(config.run, self.path, self._trackers(state), self.progress, tokenizer.decode),
+            schedule=learning_rate(config),
+            evaluator=evaluator,
+            dumper=self.dumper,
         )
 
-        def dump(rollout: StepRollout) -> None:
-            shown = [trajectory for group in rollout.groups for trajectory in group.trajectories[:1]]
-            path = self.path / "samples" / f"step-{rollout.step}.txt"
-            dump_samples(path, shown[: config.run.samples_per_dump], tokenizer.decode)
+    def _trackers(self, state: RunState) -> Trackers:
+        services = {
+            "config": self.wiring.config.model_dump(mode="json", exclude_none=True),
+            "run_id": self.path.name,
+            "resume_step": None if self.resumed is None else state.step,
+        }
+        tables = self.wiring.config.trackers
+        made = [(table.use, self.wiring.build("trackers", table, **services)) for table in tables]
+        return Trackers(made, warn=self.progress.say)
 
-        return TrainingLoop(
-            config,
-            build_scheduler(self.wiring, source, client, tokenizer),
-            StepBuffer(config.rollout.max_staleness),
-            trainer,
-            publisher,
-            trackers=[self.wiring.build("trackers", table) for table in config.trackers],
-            progress=self.progress,
-            save=lambda step: trainer.save(self.checkpoint(step)),
-            dump=dump,
-        )
+    def _facts(self) -> dict[str, Any]:
+        return {"config": self.wiring.config.model_dump(mode="json"), "plugins": [dict(row) for row in self.lock]}
+
+
+def learning_rate(config: Config) -> LearningRateSchedule:
+    """The schedule of a config."""
+    table, run = config.optimizer, config.run
+    return LearningRateSchedule(
+        table.learning_rate,
+        decay=table.decay,
+        decay_steps=table.decay_steps or run.steps,
+        warmup_steps=table.warmup_steps,
+        final_fraction=table.final_lr_fraction,
+    )

@@ -2,73 +2,132 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from miles_core.errors import ConfigError
 from miles_core.rollout.budget import Budget
 from miles_core.rollout.environment import EnvironmentRunner
+from miles_core.rollout.evaluation import Evaluation
 from miles_core.rollout.filtering import FilterChain, NamedFilter
-from miles_core.rollout.scheduler import RolloutScheduler, RolloutSettings
+from miles_core.rollout.groups import GroupRunner, GroupSettings
+from miles_core.rollout.scheduler import FillSettings
 from miles_core.rollout.scoring import Scorer, WeightedReward
+from miles_core.rollout.tasks import TaskStream
 from miles_core.session.session import TokenSession
+from miles_core.session.tito import TokenInTokenOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from miles_core.app.wiring import Wiring
-    from miles_core.config.schema import EnvironmentTable
-    from miles_core.kinds.data_sources import DataSource
+    from miles_core.config.schema import DataTable, EnvironmentTable
     from miles_core.kinds.engines import EngineClient
+    from miles_core.rollout.tasks import Pending
     from miles_core.session.tokenizer import ChatTokenizer
+    from miles_core.types import Task
 
 
-def build_scheduler(
-    wiring: Wiring, source: DataSource, client: EngineClient, tokenizer: ChatTokenizer
-) -> RolloutScheduler:
-    """The scheduler of a config, generating through ``client``."""
+def build_tasks(wiring: Wiring, table: DataTable, tokenizer: ChatTokenizer, *, epochs: int | None) -> TaskStream:
+    """The tasks of a data table."""
+    tito = TokenInTokenOut(tokenizer)
+
+    def prompt_tokens(task: Task) -> int:
+        return len(tito.initial(list(task.messages)))
+
+    source = wiring.source(table)
+    return TaskStream(source, epochs=epochs, max_prompt_tokens=table.max_prompt_tokens, prompt_tokens=prompt_tokens)
+
+
+def build_filters(wiring: Wiring, tokenizer: ChatTokenizer) -> FilterChain:
+    """The filters of a config, of all stages."""
+    tables = wiring.config.filters
+    return FilterChain([NamedFilter(t.use, wiring.build("filters", t, tokenizer=tokenizer.tokenizer)) for t in tables])
+
+
+def build_scorer(wiring: Wiring) -> Scorer:
+    """The rewards of a config."""
+    return Scorer(
+        [
+            WeightedReward(t.name or t.use, wiring.build("reward_models", t), t.weight, t.timeout)
+            for t in wiring.config.rewards
+        ]
+    )
+
+
+def build_runner(
+    wiring: Wiring, client: EngineClient, tokenizer: ChatTokenizer, settings: GroupSettings | None = None
+) -> GroupRunner:
+    """What generates and scores groups through ``client``; ``settings`` default to those of training."""
     config = wiring.config
-    rewards = [
-        WeightedReward(t.name or t.use, wiring.build("reward_models", t), t.weight, t.timeout) for t in config.rewards
-    ]
-    filters = [NamedFilter(t.use, wiring.build("filters", t, tokenizer=tokenizer.tokenizer)) for t in config.filters]
-    routing = wiring.model.routing if config.train.replay_routing else None
-    return RolloutScheduler(
-        source,
+    routing = wiring.model.routing if config.train.replay_routing and settings is None else None
+    return GroupRunner(
         {t.name or t.use: _environments(wiring, t, tokenizer) for t in config.environments},
         partial(TokenSession, tokenizer, client, routing),
-        Scorer(rewards),
-        FilterChain(filters),
+        build_scorer(wiring),
         Budget(
             max_turns=config.rollout.max_turns,
-            max_context_tokens=min(config.rollout.max_context_tokens, _served_context(wiring)),
+            max_context_tokens=min(config.rollout.max_context_tokens, wiring.model.context_length),
             max_response_tokens=config.rollout.max_response_tokens,
             max_new_tokens=config.sampling.max_new_tokens,
             episode_timeout=config.rollout.episode_timeout,
         ),
-        RolloutSettings(
-            groups_per_step=config.rollout.groups_per_step,
-            group_size=config.rollout.group_size,
-            max_concurrency=config.rollout.max_concurrency,
-            temperature=config.sampling.temperature,
-            seed=config.run.seed,
-        ),
+        settings or training_groups(wiring),
     )
+
+
+def training_groups(wiring: Wiring) -> GroupSettings:
+    """How groups are generated for training."""
+    config = wiring.config
+    return GroupSettings(
+        group_size=config.rollout.group_size,
+        max_concurrency=config.rollout.max_concurrency,
+        temperature=config.sampling.temperature,
+        seed=config.run.seed,
+    )
+
+
+def fill_settings(wiring: Wiring) -> FillSettings:
+    """When a step is full."""
+    rollout = wiring.config.rollout
+    return FillSettings(
+        groups_per_step=rollout.groups_per_step,
+        fill=rollout.fill,
+        over_sampling=rollout.over_sampling,
+        max_groups=rollout.max_groups_per_step or 8 * rollout.groups_per_step,
+        stragglers=rollout.stragglers,
+        max_tries=rollout.max_tries,
+    )
+
+
+def build_evaluation(wiring: Wiring, client: EngineClient, tokenizer: ChatTokenizer) -> Evaluation:
+    """The evaluation of a config; its tasks are read now, and are the same each time.
+
+    Raises:
+        ConfigError: if the config has no ``[eval]``, or its data no task.
+    """
+    table = wiring.config.eval
+    if table is None:
+        raise ConfigError(
+            "the config has no [eval] table",
+            remedy='Add [eval] with a nested data table, such as data = { use = "jsonl", path = "eval.jsonl" }.',
+        )
+    tasks: list[Pending] = build_tasks(wiring, table.data, tokenizer, epochs=1).take(table.tasks)
+    if not tasks:
+        raise ConfigError("the data of [eval] holds no task", remedy="Correct eval.data.")
+    settings = replace(training_groups(wiring), group_size=table.samples_per_task, temperature=table.temperature)
+    runner = build_runner(wiring, client, tokenizer, settings)
+    return Evaluation(tasks, runner, pass_reward=table.pass_reward, seed=wiring.config.run.seed)
 
 
 def observation_roles(wiring: Wiring) -> set[str]:
     """The roles in which the config's environments answer, as they declare them; ``user`` where they do not."""
     roles: set[str] = set()
     for table in wiring.config.environments:
-        factory = wiring.hub.load(wiring.hub.resolve("environments", table.use))
+        factory: Any = wiring.hub.load(wiring.hub.resolve("environments", table.use))
         roles.update(getattr(factory, "observation_roles", ("user",)))
     return roles
-
-
-def _served_context(wiring: Wiring) -> int:
-    """Tokens that engines take: the model's context, or less where the engine's options say so."""
-    options = wiring.hub.configure("engines", wiring.config.engine)
-    limit: int | None = getattr(options, "context_length", None)
-    return min(limit or wiring.model.context_length, wiring.model.context_length)
 
 
 def _environments(wiring: Wiring, table: EnvironmentTable, tokenizer: ChatTokenizer) -> Callable[[], EnvironmentRunner]:

@@ -13,6 +13,8 @@ from miles_core.app.rpc import serve
 from miles_core.app.wiring import Wiring, wire
 from miles_core.config.load import load_config
 from miles_core.kinds.train_backends import ModelSource
+from miles_core.train.checkpoint_writer import CheckpointWriter
+from miles_core.train.dump import MODEL_FOLDER, write_train_dump
 from miles_core.train.objective import Objective, WeightedLoss
 from miles_core.train.trainer import Trainer, TrainerSettings
 from miles_core.weights.layout import view
@@ -55,6 +57,7 @@ class TrainerService:
         self._trainer = Trainer(self._backend, estimator, Objective(losses), settings)
         supervised = wiring.hub.create("losses", "miles-hub/sft", None, wiring.context())
         self._supervised = Objective([WeightedLoss("sft", supervised)])
+        self._writer = CheckpointWriter()
         self._weights = WeightSource(
             model.layout(self._backend.parameters()),
             self._tensors,
@@ -69,13 +72,26 @@ class TrainerService:
         """One step of the supervised stage."""
         return self._trainer.supervised_step(samples, self._supervised, learning_rate)
 
-    def begin(self, settings: OptimizerSettings) -> None:
-        """Start the reinforcement stage."""
-        self._trainer.begin(settings)
+    def begin(
+        self, settings: OptimizerSettings, reference: Path | None = None, resume_from: Path | None = None
+    ) -> None:
+        """Start the reinforcement stage, or go on with it from a checkpoint.
 
-    def train_step(self, step: TrainStep) -> dict[str, float]:
-        """Train on one step; returns metrics."""
-        return self._trainer.train_step(step)
+        ``reference`` is the checkpoint of the reference model; without it, it is the present one.
+        """
+        self._trainer.begin(settings, reference)
+        if resume_from is not None:
+            self._backend.restore(resume_from)
+
+    def train_step(self, step: TrainStep, dump_to: Path | None = None) -> dict[str, float]:
+        """Train on one step; returns metrics. What it takes to compute the same again goes to ``dump_to``."""
+        if dump_to is None:
+            return self._trainer.train_step(step)
+        self._backend.snapshot()(dump_to / MODEL_FOLDER)
+        seen: dict[str, Any] = {}
+        metrics = self._trainer.train_step(step, lambda batch, estimates: seen.update(batch=batch, estimates=estimates))
+        write_train_dump(dump_to, seen["batch"], seen["estimates"], metrics)
+        return metrics
 
     def layout(self) -> Layout:
         """Where the checkpoint tensors live."""
@@ -89,13 +105,24 @@ class TrainerService:
         """Free a delivery."""
         self._weights.release(delivery)
 
-    def save(self, path: Path) -> None:
-        """Write a Hugging Face directory."""
-        self._backend.save(path)
+    def save(self, path: Path, files: Mapping[str, bytes], keep: int) -> None:
+        """Copy the present state, and write it with ``files`` as a checkpoint while training goes on."""
+        self._writer.save(path, self._backend, files, keep=keep)
+
+    def check_save(self) -> None:
+        """Raise what a save failed with."""
+        self._writer.poll()
+
+    def wait_save(self) -> None:
+        """Wait until the last save is written."""
+        self._writer.wait()
 
     def close(self) -> None:
-        """Release what the backend holds."""
-        self._backend.close()
+        """Finish a save, and release what the backend holds."""
+        try:
+            self._writer.wait()
+        finally:
+            self._backend.close()
 
     def _tensors(self, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
         parameters = self._backend.parameters()

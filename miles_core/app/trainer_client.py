@@ -36,13 +36,15 @@ class TrainerClient:
         metrics: dict[str, float] = await self._remote.call("supervised_step", samples, learning_rate)
         return metrics
 
-    async def begin(self, settings: OptimizerSettings) -> None:
-        """Start the reinforcement stage."""
-        await self._remote.call("begin", settings)
+    async def begin(
+        self, settings: OptimizerSettings, reference: Path | None = None, resume_from: Path | None = None
+    ) -> None:
+        """Start the reinforcement stage, or go on with it from a checkpoint."""
+        await self._remote.call("begin", settings, reference, resume_from)
 
-    async def train_step(self, step: TrainStep) -> dict[str, float]:
+    async def train_step(self, step: TrainStep, dump_to: Path | None = None) -> dict[str, float]:
         """Train on one step; returns metrics."""
-        metrics: dict[str, float] = await self._remote.call("train_step", step)
+        metrics: dict[str, float] = await self._remote.call("train_step", step, dump_to)
         return metrics
 
     async def layout(self) -> Layout:
@@ -59,9 +61,17 @@ class TrainerClient:
         """Free a delivery."""
         await self._remote.call("release", delivery)
 
-    async def save(self, path: Path) -> None:
-        """Write a Hugging Face directory."""
-        await self._remote.call("save", path)
+    async def save(self, path: Path, files: Mapping[str, bytes], *, keep: int) -> None:
+        """Begin a checkpoint of the present state; it is written while training goes on."""
+        await self._remote.call("save", path, files, keep)
+
+    async def check_save(self) -> None:
+        """Raise what a save failed with."""
+        await self._remote.call("check_save")
+
+    async def wait_save(self) -> None:
+        """Wait until the last save is written."""
+        await self._remote.call("wait_save")
 
 
 @asynccontextmanager

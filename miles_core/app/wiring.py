@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from miles_core.config.schema import PluginTable
 from miles_core.errors import ConfigError
 from miles_core.kinds.base import PluginContext
 from miles_core.plugins.hub import Hub
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     import torch
 
     from miles_core.config.load import LoadedConfig
-    from miles_core.config.schema import Config, PluginTable
+    from miles_core.config.schema import Config
+    from miles_core.kinds.data_sources import DataSource
     from miles_core.kinds.model_bridges import ModelBridge
     from miles_core.types import Layout, RoutingSpec
 
@@ -43,6 +45,15 @@ class Wiring:
     def build(self, kind: str, table: PluginTable, **services: Any) -> Any:
         """Make the plugin that a table names."""
         return self.hub.build(kind, table, self.context(**services))
+
+    def source(self, table: PluginTable) -> DataSource:
+        """Make the data source of a table; it may make others of tables nested in its own."""
+
+        def build_source(options: Mapping[str, Any]) -> DataSource:
+            return self.source(PluginTable.model_validate(options))
+
+        made: DataSource = self.build("data_sources", table, build_source=build_source)
+        return made
 
 
 @dataclass(frozen=True, eq=False)

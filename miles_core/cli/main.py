@@ -31,10 +31,14 @@ app = cyclopts.App(
 app.command(
     "miles_core.cli.train:train",
     name="train",
-    help="Train the policy that a config file describes, into a new folder below runs/.",
+    help="Train the policy that a config file describes, or go on with a run.",
 )
+app.command("miles_core.cli.eval:evaluate", name="eval", help="Score a checkpoint of a run, or a model.")
+app.command("miles_core.cli.report:report", name="report", help="Write one HTML page of a run: plots and episodes.")
+app.command("miles_core.cli.data:app", name="data", help="Check data files before a run.")
 app.command("miles_core.cli.serve:app", name="serve", help="Serve one part on its own: an engine or the router.")
 app.command("miles_core.cli.plugins:app", name="plugins", help="List and describe the installed plugins.")
+app.command("miles_core.cli.debug:app", name="debug", help="Compute a dumped step again and compare.")
 app.command("miles_core.cli.config:app", name="config", help="Show a resolved config, or describe every key.")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class Table(BaseModel):
@@ -62,11 +62,23 @@ class RunTable(Table):
     base_dir: str | None = Field(None, description="where relative paths start; default: the config file's folder")
     id: str | None = Field(None, pattern=r"^[\w.-]+$", description="folder name of this run; default: name, time")
     seed: int = Field(0, ge=0, lt=2**32, description="seed of weights, data order, environments and sampling")
-    steps: int = Field(ge=1, description="training steps")
+    steps: int | None = Field(None, ge=1, description="training steps; the run ends at the first limit that it reaches")
+    epochs: int | None = Field(None, ge=1, description="passes over the data")
+    max_hours: float | None = Field(None, gt=0, description="hours of training, those before a resume included")
+    placement: Literal["disaggregated", "colocated"] = Field(
+        "disaggregated", description="colocated: engines give their memory to the trainer while it trains"
+    )
     solved_reward: float = Field(1.0, description="when steps stay empty, a mean reward of at least this means solved")
     max_empty_steps: int = Field(2, ge=1, description="steps in a row without a trainable group that end the run")
     samples_every: int = Field(10, ge=1, description="steps between dumps of readable samples")
     samples_per_dump: int = Field(4, ge=0, description="trajectories in a dump")
+    episodes_per_step: int = Field(16, ge=0, description="trajectories of each step that `miles report` can show")
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> RunTable:
+        if self.steps is None and self.epochs is None and self.max_hours is None:
+            raise ValueError("set steps, epochs or max_hours: a run needs an end")
+        return self
 
 
 class ModelTable(Table):
@@ -78,6 +90,14 @@ class ModelTable(Table):
     bridge: str | None = Field(None, description="model bridge; default: by the architecture in config.json")
 
 
+class DataTable(PluginTable):
+    """``[data]``: where tasks come from."""
+
+    max_prompt_tokens: int | None = Field(
+        None, ge=1, description="leave out tasks with longer prompts, chat template included; default: none"
+    )
+
+
 class RolloutTable(Table):
     """``[rollout]``: how many trajectories a step has, and their budgets."""
 
@@ -87,6 +107,19 @@ class RolloutTable(Table):
     max_context_tokens: int = Field(ge=2, description="all tokens of a trajectory")
     max_response_tokens: int = Field(ge=1, description="generated tokens of a trajectory")
     max_staleness: int = Field(0, ge=0, description="policy versions a trained token may lag; 0 is synchronous")
+    fill: Literal["generated", "kept"] = Field(
+        "generated", description="what groups_per_step counts: groups generated, or groups that filters kept"
+    )
+    over_sampling: float = Field(
+        1.0, ge=1, description='with fill = "kept": groups generated at once for each one that is missing'
+    )
+    max_groups_per_step: int | None = Field(
+        None, ge=1, description='with fill = "kept": where generating more ends; default: 8 x groups_per_step'
+    )
+    stragglers: Literal["wait", "requeue"] = Field(
+        "wait", description='with fill = "kept": wait for groups that are not needed any more, or continue them later'
+    )
+    max_tries: int = Field(3, ge=1, description="times that aborted trajectories of a task are generated")
     max_concurrency: int = Field(256, ge=1, description="trajectories in flight")
     episode_timeout: float = Field(600.0, gt=0, description="seconds that one trajectory may take")
 
@@ -137,16 +170,17 @@ class TrainTable(PluginTable):
 
 
 class OptimizerTable(Table):
-    """``[optimizer]``: AdamW with a linear decay to ``final_lr_fraction``."""
+    """``[optimizer]``: AdamW and its learning-rate schedule."""
 
-    learning_rate: float = Field(1e-6, gt=0)
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, gt=0)
+    learning_rate: float = Field(1e-6, gt=0, description="the highest, after the rise and before the decay")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="decay rates of the two moments")
+    eps: float = Field(1e-8, gt=0, description="added to the root of the second moment")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients of a larger norm are scaled down to it")
     warmup_steps: int = Field(0, ge=0, description="steps over which the learning rate rises; not [warmup]")
-    decay: Literal["constant", "linear"] = "constant"
-    final_lr_fraction: float = Field(0.1, ge=0, le=1)
+    decay: Literal["constant", "linear", "cosine"] = Field("constant", description="how the learning rate falls")
+    decay_steps: int | None = Field(None, ge=1, description="steps until the decay is over; default: run.steps")
+    final_lr_fraction: float = Field(0.1, ge=0, le=1, description="where a decay ends, as a share of learning_rate")
 
     @field_validator("betas")
     @classmethod
@@ -160,9 +194,9 @@ class WarmupTable(Table):
     """``[warmup]``: a supervised stage before the first checkpoint, declared in the run's output."""
 
     data: str = Field(description="JSONL of {messages: [...]}; relative to the config file")
-    steps: int = Field(ge=1)
-    batch_size: int = Field(64, ge=1)
-    learning_rate: float = Field(1e-5, gt=0)
+    steps: int = Field(ge=1, description="optimizer steps")
+    batch_size: int = Field(64, ge=1, description="conversations per step")
+    learning_rate: float = Field(1e-5, gt=0, description="constant over the stage")
     purpose: str = Field(min_length=1, description="what the stage teaches, shown when it runs")
 
 
@@ -178,6 +212,19 @@ class CheckpointTable(Table):
     """``[checkpoint]``: Hugging Face directories ``checkpoints/step-N``; step 0 is the initial model."""
 
     every: int = Field(20, ge=0, description="steps between checkpoints; 0 saves the first and the last")
+    keep: int = Field(3, ge=0, description="newest checkpoints that stay, besides step-0; 0 keeps all")
+    write_async: bool = Field(True, description="write files while training goes on, at the cost of a copy in memory")
+
+
+class EvalTable(Table):
+    """``[eval]``: tasks that are never trained on, scored by the run's environments and rewards."""
+
+    data: DataTable = Field(description="plugin: the tasks; a table like [data]")
+    every: int = Field(0, ge=0, description="steps between evaluations; 0: at the end only")
+    tasks: int = Field(64, ge=1, description="tasks of an evaluation, the first ones of the data")
+    samples_per_task: int = Field(1, ge=1, description="trajectories per task; pass@k is reported up to this k")
+    temperature: float = Field(1.0, ge=1e-6, description="sampling temperature")
+    pass_reward: float = Field(1.0, description="a reward of at least this passes, for pass@k")
 
 
 class PluginsTable(Table):
@@ -191,7 +238,7 @@ class Config(Table):
 
     run: RunTable
     model: ModelTable
-    data: PluginTable
+    data: DataTable
     rollout: RolloutTable
     sampling: SamplingTable = SamplingTable()
     environments: tuple[EnvironmentTable, ...] = Field(min_length=1)
@@ -207,8 +254,21 @@ class Config(Table):
     warmup: WarmupTable | None = None
     weights: WeightsTable = WeightsTable()
     checkpoint: CheckpointTable = CheckpointTable()
+    eval: EvalTable | None = None
     trackers: tuple[PluginTable, ...] = (PluginTable(use="jsonl"),)
     plugins: PluginsTable = PluginsTable()
+
+    @model_validator(mode="after")
+    def _decay_has_an_end(self) -> Config:
+        if self.optimizer.decay != "constant" and self.optimizer.decay_steps is None and self.run.steps is None:
+            raise ValueError("optimizer.decay needs optimizer.decay_steps where run.steps is not set")
+        return self
+
+    @model_validator(mode="after")
+    def _colocated_is_synchronous(self) -> Config:
+        if self.run.placement == "colocated" and self.rollout.max_staleness:
+            raise ValueError("placement = 'colocated' needs rollout.max_staleness = 0: engines rest while training")
+        return self
 
     @field_validator("environments", "rewards")
     @classmethod

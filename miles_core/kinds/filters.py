@@ -10,7 +10,9 @@ from miles_core.kinds.base import Kind, PluginContext
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Stage = Literal["sample", "group"]
+    from miles_core.types import Group
+
+Stage = Literal["sample", "group", "buffer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +23,21 @@ class Verdict:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class BufferedGroup:
+    """A group that is about to be trained, and the policy versions that its oldest trained token lags by then."""
+
+    group: Group
+    staleness: int
+
+
 @runtime_checkable
 class Filter(Protocol):
-    """Judges one item: a ``Trajectory`` where ``stage = "sample"``, a ``Group`` where ``stage = "group"``."""
+    """Judges one item, by ``stage``.
+
+    ``"sample"``: a ``Trajectory``; ``"group"``: a ``Group``, both after scoring; ``"buffer"``: a
+    :class:`BufferedGroup`, when the trainer takes it.
+    """
 
     stage: Stage
 

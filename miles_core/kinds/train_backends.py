@@ -41,6 +41,17 @@ class ModelSource:
     seed: int = 0
 
 
+class ModelSnapshot(Protocol):
+    """A copy of model, optimizer and random states that writes itself once; ``nbytes`` is about what that takes."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that calling it writes."""
+
+    def __call__(self, path: Path) -> None:
+        """Write the copy into the folder ``path``, created if need be; may run in any thread."""
+
+
 @runtime_checkable
 class TrainBackend(Protocol):
     """Made by ``cls(config, context)``; the services hold ``model_source``, a :class:`ModelSource`.
@@ -68,14 +79,26 @@ class TrainBackend(Protocol):
     def optimizer_step(self, learning_rate: float) -> float:
         """Clip, update, clear the gradients; returns the gradient norm before clipping."""
 
-    def keep_reference(self) -> None:
-        """Freeze a copy of the present weights as the reference model."""
+    def keep_reference(self, path: Path | None = None) -> None:
+        """Freeze a copy of the present weights, or of those in the checkpoint ``path``, as the reference model."""
 
     def parameters(self) -> Mapping[str, torch.Tensor]:
         """The trained model's parameters and persistent buffers by module name."""
 
-    def save(self, path: Path) -> None:
-        """Write a Hugging Face directory: config, safetensors, tokenizer."""
+    def snapshot(self) -> ModelSnapshot:
+        """Copy weights, optimizer and random states now; returns what writes the copy into a folder, in any thread.
+
+        The folder becomes a Hugging Face directory (config, safetensors, tokenizer), and what only :meth:`restore`
+        needs lies in its sub-folder ``state/``.
+        """
+
+    def restore(self, path: Path) -> None:
+        """Load weights, optimizer and random states that :meth:`snapshot` wrote; call :meth:`reset_optimizer` before.
+
+        Raises:
+            CheckpointError: naming the file that is cut short, or the tensors that are missing, unexpected or of
+                another shape; nothing is loaded in part.
+        """
 
     def replay_metrics(self) -> Mapping[str, float]:
         """Routing metrics gathered since the last call."""
@@ -88,5 +111,5 @@ KIND = Kind(
     plural="train_backends",
     singular="train backend",
     summary="model, gradients and optimizer on one kind of machinery",
-    members=("forward", "forward_backward", "optimizer_step", "parameters", "save"),
+    members=("forward", "forward_backward", "optimizer_step", "parameters", "snapshot", "restore"),
 )

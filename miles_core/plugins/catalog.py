@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import defaultdict
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from miles_core.config.suggest import did_you_mean
 from miles_core.errors import MilesError, PluginNotFound
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from miles_core.plugins.discovery import Discovery, PluginDistribution
+
+
+logger = logging.getLogger("miles.plugins")
 
 
 class Catalog:
@@ -72,6 +76,17 @@ class Catalog:
                 self.failures.append(_failure(module, error))
             else:
                 self._refs.extend(registry.refs)
+
+    def call(self, hook: str, **arguments: Any) -> None:
+        """Call an observer hook of every module; one that raises is warned about, and the others are called."""
+        plugins = list(self._manager.get_plugins())
+        for plugin in plugins:
+            others = [other for other in plugins if other is not plugin]
+            try:
+                self._manager.subset_hook_caller(hook, others)(**arguments)
+            except Exception as error:  # noqa: BLE001 - an observer decides nothing
+                name = self._manager.get_name(plugin)
+                logger.warning("%s: %s() raised %s: %s", name, hook, type(error).__name__, error)
 
     def _add(self, distribution: PluginDistribution, *, blocked: bool) -> None:
         registry = Registry(distribution.name, distribution.version)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from miles_core.plugins.registry import Registry
 
 PROJECT = "miles"
@@ -21,3 +23,8 @@ def miles_register(registry: Registry) -> None:
     Every distribution's entry points arrive through this hook. A module named in the entry-point group ``miles``
     implements it to add plugins that are computed at run time; it needs no decorator.
     """
+
+
+@hookspec
+def miles_eval_finished(step: int, results: Mapping[str, float]) -> None:
+    """See the metrics (``eval/...``) of an evaluation after ``step`` steps of training."""

@@ -112,6 +112,11 @@ class Hub:
         model = config_model(self.load(ref), ref, host_keys)
         return make_config(model, ref, table.options if options is None else options)
 
+    def call(self, hook: str, **arguments: Any) -> None:
+        """Call an observer hook, such as ``miles_eval_finished``, of every module that has it, in a fixed order."""
+        self._catalog.run_modules()
+        self._catalog.call(hook, **arguments)
+
     def create(self, kind: str, ref: PluginRef | str, config: Any, context: PluginContext, app: Any = None) -> Any:
         """Make the plugin's object: ``factory(config, context)``, middlewares ``factory(app, config, context)``.
 

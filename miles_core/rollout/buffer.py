@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from miles_core.errors import RolloutError
+from miles_core.kinds.filters import BufferedGroup
+from miles_core.rollout.step import StepRollout
 
 if TYPE_CHECKING:
-    from miles_core.rollout.scheduler import StepRollout
+    from collections.abc import Sequence
+
+    from miles_core.rollout.filtering import FilterChain
     from miles_core.types import Group
 
 
 class StepBuffer:
-    """Hands generated steps to the trainer, at most ``max_staleness`` steps ahead of it.
+    """Hands generated steps to the trainer, at most ``max_staleness`` steps ahead of it: a full buffer blocks.
 
     With ``max_staleness = 0`` a step is generated only after the one before it was trained and its weights were
-    committed: synchronous on-policy training by the same code.
+    committed: synchronous on-policy training by the same code. ``trained`` steps are done already, as in a resumed run.
     """
 
-    def __init__(self, max_staleness: int) -> None:
+    def __init__(self, max_staleness: int, filters: FilterChain, *, trained: int = 0) -> None:
         self._max_staleness = max_staleness
-        self._trained = 0
+        self._filters = filters
+        self._trained = trained
         self._ready: dict[int, StepRollout] = {}
+        self._ended = False
         self._changed = anyio.Condition()
+
+    @property
+    def next_step(self) -> int:
+        """The number of the next step to generate."""
+        return max(self._ready, default=self._trained - 1) + 1
 
     async def reserve(self, step: int) -> None:
         """Wait until step number ``step`` may be generated."""
@@ -39,28 +50,47 @@ class StepBuffer:
             self._ready[rollout.step] = rollout
             self._changed.notify_all()
 
-    async def get(self, step: int, version: int) -> StepRollout:
-        """Wait for a step and take it; groups older than the bound are dropped and counted as ``stale``.
+    async def end(self) -> None:
+        """Say that no further step comes."""
+        async with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    async def get(self, step: int, version: int) -> StepRollout | None:
+        """Wait for a step and take it; ``None`` if it does not come any more.
+
+        Groups older than the bound are dropped and counted as ``stale``, then filters of stage ``"buffer"`` judge.
 
         Raises:
-            RolloutError: if a token is newer than ``version``, the committed one: versions never go backwards.
+            RolloutError: if a token is newer than ``version``, the committed one: versions never go backwards; or if
+                a filter raises.
         """
         async with self._changed:
             while step not in self._ready:
+                if self._ended:
+                    return None
                 await self._changed.wait()
             rollout = self._ready.pop(step)
-        fresh = tuple(group for group in rollout.kept if staleness(group, version) <= self._max_staleness)
-        if len(fresh) == len(rollout.kept):
-            return rollout
+        buffered = [BufferedGroup(group, staleness(group, version)) for group in rollout.kept]
+        fresh = [item for item in buffered if item.staleness <= self._max_staleness]
         dropped = rollout.dropped.copy()
-        dropped["stale"] += len(rollout.kept) - len(fresh)
-        return replace(rollout, kept=fresh, dropped=dropped)
+        if stale := len(buffered) - len(fresh):
+            dropped["stale"] += stale
+        return replace(rollout, kept=tuple(self._filters.apply_in_buffer(fresh, dropped)), dropped=dropped)
 
     async def trained(self, step: int) -> None:
         """Say that a step was trained and its weights are committed."""
         async with self._changed:
             self._trained = step + 1
             self._changed.notify_all()
+
+    def state(self) -> list[dict[str, Any]]:
+        """The steps that wait for training, as plain records for a checkpoint."""
+        return [self._ready[step].to_record() for step in sorted(self._ready)]
+
+    def restore(self, state: Sequence[dict[str, Any]]) -> None:
+        """Put back the steps of a checkpoint."""
+        self._ready = {record["step"]: StepRollout.from_record(record) for record in state}
 
 
 def staleness(group: Group, version: int) -> int:

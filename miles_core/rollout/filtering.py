@@ -12,7 +12,7 @@ from miles_core.kinds.filters import Verdict
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from miles_core.kinds.filters import Filter
+    from miles_core.kinds.filters import BufferedGroup, Filter
     from miles_core.types import Group
 
 
@@ -39,14 +39,15 @@ class Drops:
 
 
 class FilterChain:
-    """Sample filters take trajectories out of groups, then group filters drop whole groups."""
+    """Sample filters take trajectories out of groups, then group filters drop whole groups; each in config order."""
 
     def __init__(self, filters: Sequence[NamedFilter]) -> None:
         self._sample = tuple(entry for entry in filters if entry.filter.stage == "sample")
         self._group = tuple(entry for entry in filters if entry.filter.stage == "group")
+        self._buffer = tuple(entry for entry in filters if entry.filter.stage == "buffer")
 
-    def apply(self, groups: Sequence[Group]) -> tuple[list[Group], Drops]:
-        """The groups that are left, in order, and the groups or trajectories that each reason dropped.
+    def apply(self, groups: Sequence[Group], dropped: Drops) -> list[Group]:
+        """The groups that are left, in order; the groups or trajectories that each reason dropped go to ``dropped``.
 
         Trajectories that failed, were aborted or have no reward never reach a filter: they are dropped first, as
         ``failed``, ``aborted`` or ``unscored``.
@@ -54,7 +55,6 @@ class FilterChain:
         Raises:
             RolloutError: if a filter raises or returns no verdict; neither keep nor drop is assumed.
         """
-        dropped = Drops()
         kept = []
         for group in groups:
             group = self._trainable(group, dropped)
@@ -65,7 +65,22 @@ class FilterChain:
                 kept.append(group)
             else:
                 dropped.add(reason)
-        return kept, dropped
+        return kept
+
+    def apply_in_buffer(self, groups: Sequence[BufferedGroup], dropped: Counter[str]) -> list[Group]:
+        """The groups that are left when the trainer takes them, by the filters of stage ``"buffer"``.
+
+        Raises:
+            RolloutError: if a filter raises or returns no verdict.
+        """
+        kept = []
+        for item in groups:
+            reason = self._judge(self._buffer, item, f"group {item.group.id}")
+            if reason is None:
+                kept.append(item.group)
+            else:
+                dropped[reason] += 1
+        return kept
 
     def _trainable(self, group: Group, dropped: Drops) -> Group:
         left = []

@@ -19,13 +19,13 @@ LINE_SECONDS = 2.0
 class TrainingProgress:
     """Step, reward, tokens/s and phase."""
 
-    def __init__(self, steps: int, console: Console | None = None) -> None:
+    def __init__(self, steps: int | None, title: str = "training", console: Console | None = None) -> None:
         self._console = console or Console(file=sys.stderr, highlight=False)
         self._steps = steps
         self._last_line = 0.0
         self._reward = self._speed = "-"
         columns = (
-            TextColumn("[bold]training"),
+            TextColumn(f"[bold]{title}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("reward {task.fields[reward]}"),
@@ -35,7 +35,7 @@ class TrainingProgress:
             TimeRemainingColumn(),
         )
         self._bar = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
-        self._task = self._bar.add_task("training", total=steps, reward="-", speed="-", phase="starting")
+        self._task = self._bar.add_task(title, total=steps, reward="-", speed="-", phase="starting")
 
     def __enter__(self) -> TrainingProgress:
         self._bar.start()
@@ -63,4 +63,5 @@ class TrainingProgress:
         now = time.monotonic()
         if not self._console.is_terminal and (now - self._last_line >= LINE_SECONDS or step == self._steps):
             self._last_line = now
-            self.say(f"step {step}/{self._steps}  reward {self._reward}  {self._speed} tokens/s")
+            total = "" if self._steps is None else f"/{self._steps}"
+            self.say(f"step {step}{total}  reward {self._reward}  {self._speed} tokens/s")

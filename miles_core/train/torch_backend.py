@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from miles_core.errors import TrainError
 from miles_core.kinds.losses import TokenOutputs
 from miles_core.train.batching import temperatures
-from miles_core.train.checkpoint import save_model
+from miles_core.train.copy_buffers import CopyBuffers
 from miles_core.train.replay import RoutingReplay
+from miles_core.train.snapshot import Snapshot, load_weights, restore_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +55,7 @@ class TorchBackend:
         self._reference: Any = None
         self._optimizer: torch.optim.Optimizer | None = None
         self._max_grad_norm = 1.0
+        self._copies = CopyBuffers()
 
     def forward(self, samples: Sequence[Sample], *, replay: bool, reference: bool = False) -> TokenOutputs:
         """Detached logprobs and entropies ``[B, T]``; the actor replays as its training pass does."""
@@ -112,19 +114,34 @@ class TorchBackend:
         self._optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def keep_reference(self) -> None:
-        """Freeze a copy of the present weights."""
-        self._reference = self._build("random").eval().requires_grad_(False)
-        self._reference.load_state_dict(self.model.state_dict())
+    def keep_reference(self, path: Path | None = None) -> None:
+        """Freeze a copy of the present weights, or of those in the checkpoint ``path``."""
+        reference = self._build("random").eval().requires_grad_(False)
+        if path is None:
+            reference.load_state_dict(self.model.state_dict())
+        else:
+            load_weights(path, reference, self._source.bridge.mapping)
+        self._reference = reference
 
     def parameters(self) -> Mapping[str, torch.Tensor]:
         """Parameters and persistent buffers by module name, tied ones under each name."""
         state: dict[str, torch.Tensor] = self.model.state_dict(keep_vars=True)
         return state
 
-    def save(self, path: Path) -> None:
-        """Write a Hugging Face directory."""
-        save_model(self.model, Path(self._source.path), path)
+    def snapshot(self) -> Snapshot:
+        """Copy weights, AdamW's state and random states; returns what writes the copy into a folder, once."""
+        source = self._source
+        return Snapshot(self.model, source.bridge.mapping, self._optimizer, Path(source.path), self._copies)
+
+    def restore(self, path: Path) -> None:
+        """Load what :meth:`snapshot` wrote, in place: views of the parameters stay valid.
+
+        Raises:
+            CheckpointError: naming the file and what does not fit; nothing is loaded in part.
+        """
+        if self._optimizer is None:
+            raise TrainError("the optimizer is not set", remedy="Call reset_optimizer() first.")
+        restore_snapshot(path, self.model, self._source.bridge.mapping, self._optimizer)
 
     def replay_metrics(self) -> Mapping[str, float]:
         """Routing metrics gathered since the last call."""

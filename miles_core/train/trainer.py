@@ -15,7 +15,8 @@ from miles_core.train.packing import micro_batches, scatter_rows
 from miles_core.types import Estimates
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     import torch
     from numpy.typing import NDArray
@@ -49,11 +50,14 @@ class Trainer:
         self._objective = objective
         self._settings = settings
 
-    def begin(self, settings: OptimizerSettings) -> None:
-        """Start the reinforcement stage: a fresh optimizer, and the reference model where something needs it."""
+    def begin(self, settings: OptimizerSettings, reference: Path | None = None) -> None:
+        """Start the reinforcement stage: a fresh optimizer, and the reference model where something needs it.
+
+        The reference is the checkpoint ``reference``, or else a copy of the present weights.
+        """
         self.backend.reset_optimizer(settings)
         if self._needs_reference:
-            self.backend.keep_reference()
+            self.backend.keep_reference(reference)
 
     def supervised_step(
         self, samples: Sequence[Sample], objective: Objective, learning_rate: float
@@ -67,8 +71,12 @@ class Trainer:
         self._optimize(run, range(len(samples)), tokens, learning_rate, replay=False)
         return sums.means()
 
-    def train_step(self, step: TrainStep) -> dict[str, float]:
+    def train_step(
+        self, step: TrainStep, inspect: Callable[[StepBatch, Estimates], None] = lambda batch, estimates: None
+    ) -> dict[str, float]:
         """Train on one step's groups; returns metrics by the names that trackers use.
+
+        ``inspect`` sees the step with its forward passes, and the advantages, before the first update.
 
         Raises:
             TrainError: if there is nothing to train on, or a value is not finite.
@@ -79,6 +87,7 @@ class Trainer:
         sums = MetricSums()
         batch = self._forward_passes(samples, batch, sums)
         estimates = self._estimate(batch)
+        inspect(batch, estimates)
         old = batch.proximal_logprobs if self._settings.old_logprobs == "proximal" else batch.rollout_logprobs
         assert old is not None, "the proximal pass ran"
         run = _Pass(samples, batch, estimates, old, self._objective, sums)

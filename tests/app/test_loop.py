@@ -1,21 +1,25 @@
-"""The loop on scripted planes: order, staleness, empty steps and failures."""
+"""The loop on scripted planes: order, staleness, endings, checkpoints and failures."""
 
 from __future__ import annotations
 
-import io
+import json
 from collections import Counter
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
-from rich.console import Console
 
-from miles_core.app.loop import TrainingLoop
+from miles_core.app.launch import learning_rate
+from miles_core.app.loop import LoopParts, TrainingLoop
+from miles_core.app.run_state import RunState
+from miles_core.app.saving import Saver
 from miles_core.config.load import load_config
-from miles_core.errors import EngineError, PluginError, RolloutError
+from miles_core.errors import EngineError, RolloutError
+from miles_core.lib.archive import load_archive
 from miles_core.rollout.buffer import StepBuffer
-from miles_core.rollout.scheduler import StepRollout
-from miles_core.telemetry.progress import TrainingProgress
+from miles_core.rollout.filtering import FilterChain
+from miles_core.rollout.step import StepRollout
 from miles_core.types import Group, Manifest, Message, Reward, Status, Task, Trajectory
 from miles_core.weights.publish import PublishResult
 
@@ -25,13 +29,17 @@ TASK = Task("t", (Message("user", "q"),))
 
 
 class Planes:
-    """Scheduler, trainer, publisher and tracker in one, with a log of what happened."""
+    """Scheduler, trainer, publisher, placement, evaluator and recorder in one, with a log of what happened."""
 
-    def __init__(self, rewards, *, fail_at: tuple[str, int] | None = None, hang: bool = False, causes=None) -> None:
-        self.rewards, self.fail_at, self.hang, self.causes = rewards, fail_at, hang, causes or {}
+    def __init__(
+        self, rewards, *, fail_at: tuple[str, int] | None = None, hang: bool = False, causes=None, data: int = 10**9
+    ) -> None:
+        self.rewards, self.fail_at, self.hang, self.causes, self.data = rewards, fail_at, hang, causes or {}, data
         self.events: list[tuple[str, int]] = []
         self.logged: list[dict[str, float]] = []
-        self.closed = False
+        self.saved: dict[int, dict] = {}
+        self.position = 0
+        self.on_step = lambda step: None
 
     async def event(self, name: str, number: int) -> None:
         self.events.append((name, number))
@@ -39,7 +47,11 @@ class Planes:
         if self.fail_at == (name, number):
             raise EngineError(f"{name} {number} failed")
 
-    async def step(self, step: int) -> StepRollout:
+    # the scheduler
+    async def step(self, step: int) -> StepRollout | None:
+        if step >= self.data:
+            return None
+        self.position += 1
         await self.event("generate", step)
         if self.hang:
             await anyio.sleep_forever()
@@ -50,49 +62,80 @@ class Planes:
         group = Group("g", 0, TASK, trajectories)
         kept = (group,) if len(set(rewards)) > 1 else ()
         dropped = Counter() if kept else Counter(equal_rewards=1)
-        return StepRollout(step, (group,), kept, dropped + Counter(dict.fromkeys(self.causes, 1)), self.causes)
+        dropped += Counter(dict.fromkeys(self.causes, 1))
+        return StepRollout(step, (group,), kept, dropped, self.causes, {"data/tasks": float(step)})
 
-    async def train_step(self, step):
+    def state(self):
+        return {"position": self.position}
+
+    # the trainer
+    async def train_step(self, step, dump_to=None):
         await self.event("train", step.step)
         self.rate = step.learning_rate
         return {"train/loss": 0.0}
 
+    async def save(self, path, files, *, keep) -> None:
+        number = int(path.name.removeprefix("step-"))
+        await self.event("save", number)
+        self.saved[number] = files
+
+    async def check_save(self) -> None: ...
+
+    async def wait_save(self) -> None: ...
+
+    # publisher, placement, evaluator
     async def publish(self, version: int) -> PublishResult:
         await self.event("publish", version)
         return PublishResult(Manifest(version, 1, 4, ("x",)), 0.01)
 
-    async def save(self, step: int) -> None:
-        await self.event("save", step)
+    @asynccontextmanager
+    async def training(self):
+        await self.event("rest", 0)
+        yield
+        await self.event("wake", 0)
 
-    def log(self, step, metrics) -> None:
-        self.logged.append({"step": step, **metrics})
-
-    def close(self) -> None:
-        self.closed = True
+    async def evaluate(self, step: int):
+        await self.event("eval", step)
+        return {"eval/reward": 0.5}
 
 
-def make(planes: Planes, *, max_staleness: int = 0, **overrides) -> TrainingLoop:
+class Records:
+    """The recorder."""
+
+    def __init__(self, planes: Planes) -> None:
+        self.planes = planes
+
+    def phase(self, name: str) -> None: ...
+
+    def step(self, step, rollout, metrics) -> None:
+        self.planes.logged.append({"step": step, **metrics})
+        self.planes.on_step(step)
+
+    def finish(self, step, metrics) -> None:
+        if metrics:
+            self.planes.logged.append({"step": step, **metrics})
+
+
+def make(planes: Planes, *, max_staleness: int = 0, state: RunState | None = None, **overrides) -> TrainingLoop:
     sets = [f"{key.replace('__', '.')}={value}" for key, value in overrides.items()]
-    progress = TrainingProgress(3, Console(file=io.StringIO()))
-    return TrainingLoop(
-        load_config(CONFIG, ["run.steps=3", *sets]).config,
-        planes,
-        StepBuffer(max_staleness),
-        planes,
-        planes,
-        trackers=[planes],
-        progress=progress,
-        save=planes.save,
-        dump=lambda rollout: None,
-    )
+    config = load_config(CONFIG, ["run.steps=3", f"rollout.max_staleness={max_staleness}", *sets]).config
+    state = state or RunState()
+    buffer = StepBuffer(max_staleness, FilterChain([]), trained=state.step)
+    saver = Saver(planes, Path("x"), config.checkpoint, planes, buffer, facts={}, last_step=state.step)
+    parts = LoopParts(planes, buffer, planes, planes, planes, saver, Records(planes), learning_rate(config), planes)
+    return TrainingLoop(config, parts, state)
+
+
+def names(planes: Planes, *wanted: str) -> list[tuple[str, int]]:
+    return [event for event in planes.events if event[0] in wanted]
 
 
 async def test_synchronous_steps_come_strictly_one_after_the_other() -> None:
     planes = Planes(lambda step: (0.0, 1.0))
     outcome = await make(planes).run()
     expected = [(name, step + (name == "publish")) for step in range(3) for name in ("generate", "train", "publish")]
-    assert planes.events == [*expected, ("save", 3)]
-    assert (outcome.steps, outcome.version, outcome.solved) == (3, 3, False)
+    assert names(planes, "generate", "train", "publish", "save") == [*expected, ("save", 3)]
+    assert (outcome.steps, outcome.version, outcome.ending) == (3, 3, "steps")
     assert [row["weights/version"] for row in planes.logged] == [1, 2, 3]
 
 
@@ -118,7 +161,7 @@ async def test_checkpoints_come_at_their_interval_and_at_the_end() -> None:
 async def test_empty_steps_of_full_reward_mean_solved() -> None:
     planes = Planes(lambda step: (0.0, 1.0) if step == 0 else (1.0, 1.0))
     outcome = await make(planes, run__steps=50).run()
-    assert (outcome.steps, outcome.version, outcome.solved) == (3, 1, True)
+    assert (outcome.steps, outcome.version, outcome.ending) == (3, 1, "solved")
     assert ("save", 3) in planes.events
 
 
@@ -151,23 +194,85 @@ async def test_any_failure_is_raised_alone_and_nothing_hangs(failure: tuple[str,
         await make(planes, max_staleness=max_staleness).run()
 
 
-async def test_a_tracker_that_fails_is_named_and_its_close_hides_nothing() -> None:
-    class Broken(Planes):
-        def log(self, step, metrics):
-            raise ValueError("boom")
-
-        def close(self):
-            raise RuntimeError("close boom")
-
-    planes = Broken(lambda step: (0.0, 1.0))
-    loop = make(planes)
-    with pytest.raises(PluginError, match=r"tracker .*Broken: log\(\) raised ValueError: boom"):
-        await loop.run()
-    loop.close()
-
-
 async def test_cancelling_ends_both_tasks() -> None:
     planes = Planes(lambda step: (0.0, 1.0), hang=True)
     with anyio.move_on_after(0.1) as scope:
         await make(planes).run()
     assert scope.cancelled_caught
+
+
+async def test_engines_rest_while_the_trainer_trains_and_wake_before_weights_are_published() -> None:
+    planes = Planes(lambda step: (0.0, 1.0))
+    await make(planes, run__steps=1).run()
+    assert [name for name, _ in planes.events][:5] == ["generate", "rest", "train", "wake", "publish"]
+
+
+async def test_stopping_ends_after_the_running_step_with_a_checkpoint() -> None:
+    planes = Planes(lambda step: (0.0, 1.0))
+    loop = make(planes, run__steps=50)
+    planes.on_step = lambda step: loop.stop() if step == 2 else None
+    outcome = await loop.run()
+    assert (outcome.steps, outcome.ending) == (2, "stopped")
+    assert names(planes, "save") == [("save", 2)]
+
+
+async def test_the_end_of_the_data_ends_the_run_with_a_checkpoint() -> None:
+    planes = Planes(lambda step: (0.0, 1.0), data=2)
+    outcome = await make(planes, run__steps=50).run()
+    assert (outcome.steps, outcome.ending) == (2, "data")
+    assert names(planes, "save") == [("save", 2)]
+
+
+async def test_the_hours_count_those_before_a_resume() -> None:
+    planes = Planes(lambda step: (0.0, 1.0))
+    state = RunState(step=4, version=4, seconds=3600.0)
+    outcome = await make(planes, run__steps=50, run__max_hours=1.0, state=state).run()
+    assert (outcome.steps, outcome.ending) == (4, "hours")
+    fresh = Planes(lambda step: (0.0, 1.0))
+    outcome = await make(fresh, run__steps=50, run__max_hours=1e-9).run()
+    assert (outcome.steps, outcome.ending) == (1, "hours")
+
+
+async def test_a_resumed_run_does_the_steps_that_are_left_and_no_step_twice() -> None:
+    planes = Planes(lambda step: (0.0, 1.0))
+    outcome = await make(planes, run__steps=20, state=RunState(step=10, version=8)).run()
+    assert names(planes, "generate") == [("generate", step) for step in range(10, 20)]
+    assert names(planes, "publish")[0] == ("publish", 9)
+    assert (outcome.steps, outcome.version) == (20, 18)
+    assert planes.logged[0]["step"] == 11
+
+
+async def test_a_checkpoint_is_of_the_moment_before_the_next_step_begins() -> None:
+    planes = Planes(lambda step: (0.0, 1.0))
+    await make(planes, run__steps=3, checkpoint__every=1).run()
+    for step, files in planes.saved.items():
+        rollout = load_archive(files["state/rollout.npz"])
+        assert rollout == {"scheduler": {"position": step}, "buffer": []}
+        state = RunState.from_json(json.loads(files["state/run.json"])["state"])
+        assert (state.step, state.version, state.last_reward) == (step, step, 0.5)
+
+
+EVAL = '{data = {use = "jsonl", path = "tasks.jsonl"}, every = 2}'
+
+
+async def test_evaluations_come_at_their_interval_and_at_the_end_once_and_in_the_step_s_metrics() -> None:
+    planes = Planes(lambda step: (0.0, 1.0))
+    await make(planes, run__steps=4, eval=EVAL).run()
+    assert names(planes, "eval") == [("eval", 2), ("eval", 4)]
+    assert ["eval/reward" in row for row in planes.logged] == [False, True, False, True]
+    assert planes.events.index(("publish", 2)) < planes.events.index(("eval", 2)) < planes.events.index(("generate", 2))
+
+
+async def test_an_end_that_no_step_foresaw_is_evaluated_too() -> None:
+    planes = Planes(lambda step: (0.0, 1.0), data=3)
+    await make(planes, run__steps=50, eval=EVAL).run()
+    assert names(planes, "eval") == [("eval", 2), ("eval", 3)]
+    assert planes.logged[-1] == {"step": 3, "eval/reward": 0.5}
+
+
+async def test_empty_steps_in_a_row_are_counted_over_a_resume() -> None:
+    planes = Planes(lambda step: (1.0, 1.0))
+    await make(planes, run__steps=1).run()
+    state = RunState.from_json(json.loads(planes.saved[1]["state/run.json"])["state"])
+    outcome = await make(planes, run__steps=50, state=state).run()
+    assert (outcome.steps, outcome.ending) == (2, "solved")

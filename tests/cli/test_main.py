@@ -99,7 +99,10 @@ def test_the_integer_that_a_command_returns_is_the_exit_code(run, result, code):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("plgins",), ("'plgins'", "train, serve, plugins, config", "Did you mean 'plugins'?")),
+        (
+            ("plgins",),
+            ("'plgins'", "train, eval, report, data, serve, plugins, debug, doctor, config", "Did you mean 'plugins'?"),
+        ),
         (("plugins", "lst"), ("'lst'", "Did you mean 'list'?")),
         (("plugins", "list", "--jsno"), ("--jsno", "--json", "--help")),
         (("plugins", "show"), ("NAME", "--help")),

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,19 +71,24 @@ class Miles:
         self.folder = folder
         self.runs: list[MilesRun] = []
 
-    def start(self, *, config: Path = CONFIG, **overrides: object) -> MilesRun:
-        settings = {**SMALL, "run.dir": self.folder, "run.id": f"r{len(self.runs)}"}
-        settings |= {key.replace("__", "."): value for key, value in overrides.items()}
+    def start(self, *, config: Path = CONFIG, arguments: Sequence[str] = (), **overrides: object) -> MilesRun:
+        settings = {**SMALL, "run.dir": self.folder, "run.id": f"r{len(self.runs)}", **_dotted(overrides)}
+        return self._launch(self.folder / str(settings["run.id"]), [str(config), *arguments], settings)
+
+    def resume(self, run: MilesRun, **overrides: object) -> MilesRun:
+        return self._launch(run.folder, ["--resume", str(run.folder)], _dotted(overrides))
+
+    def _launch(self, folder: Path, words: Sequence[str], settings: Mapping[str, object]) -> MilesRun:
         sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
         process = subprocess.Popen(
-            [sys.executable, "-m", "miles_core.cli", "train", str(config), *sets],
+            [sys.executable, "-m", "miles_core.cli", "train", *words, *sets],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "200"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(self.folder), *_path()]), "COLUMNS": "200"},
         )
-        run = MilesRun(self.folder / str(settings["run.id"]), process)
+        run = MilesRun(folder, process)
         self.runs.append(run)
         return run
 
@@ -91,6 +96,14 @@ class Miles:
         run = self.start(**overrides)
         run.wait()
         return run
+
+
+def _dotted(overrides: Mapping[str, object]) -> dict[str, object]:
+    return {key.replace("__", "."): value for key, value in overrides.items()}
+
+
+def _path() -> list[str]:
+    return [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
 
 
 @pytest.fixture

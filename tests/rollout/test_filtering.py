@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from filter_hub.equal_rewards import EqualRewards
 from miles_core.errors import RolloutError
 from miles_core.kinds.base import PluginContext
-from miles_core.kinds.filters import adapt
-from miles_core.rollout.filtering import FilterChain, NamedFilter
+from miles_core.kinds.filters import BufferedGroup, Verdict, adapt
+from miles_core.rollout.filtering import Drops, FilterChain, NamedFilter
 from miles_core.types import Group, Status
 
 from .conftest import make_trajectory
@@ -27,15 +29,15 @@ EQUAL = NamedFilter("equal_rewards", EqualRewards(None, PluginContext()))
 
 
 def test_groups_of_equal_rewards_are_dropped_and_counted() -> None:
-    kept, dropped = FilterChain([EQUAL]).apply([group(0, 1, 0), group(1, 1, 1), group(2, 0, 0), group(3, 0, 1)])
+    dropped = Drops()
+    kept = FilterChain([EQUAL]).apply([group(0, 1, 0), group(1, 1, 1), group(2, 0, 0), group(3, 0, 1)], dropped)
     assert [g.index for g in kept] == [0, 3]
     assert dropped.counts == {"equal_rewards": 2}
     assert dropped.causes == {}
 
 
 def test_rewards_equal_up_to_rounding_are_equal() -> None:
-    kept, _ = FilterChain([EQUAL]).apply([group(0, *[0.1 + 0.2, 0.3])])
-    assert kept == []
+    assert FilterChain([EQUAL]).apply([group(0, *[0.1 + 0.2, 0.3])], Drops()) == []
 
 
 def test_unscored_failed_and_aborted_trajectories_never_reach_a_filter() -> None:
@@ -43,7 +45,8 @@ def test_unscored_failed_and_aborted_trajectories_never_reach_a_filter() -> None
     failed = make_trajectory("f", 0.0, status=Status.FAILED)
     aborted = make_trajectory("a", 0.0, status=Status.ABORTED)
     whole = Group("g", 0, mixed.task, (*mixed.trajectories, failed, aborted))
-    kept, dropped = FilterChain([EQUAL]).apply([whole])
+    dropped = Drops()
+    kept = FilterChain([EQUAL]).apply([whole], dropped)
     assert [t.id for t in kept[0].trajectories] == ["g0t0", "g0t2"]
     assert dropped.counts == {"unscored": 1, "failed": 1, "aborted": 1}
     assert set(dropped.causes) == {"unscored", "failed", "aborted"}
@@ -54,7 +57,7 @@ def test_a_filter_that_raises_stops_the_run_naming_filter_and_group() -> None:
         raise KeyError("difficulty")
 
     with pytest.raises(RolloutError, match="filter picky raised KeyError on group g2"):
-        FilterChain([named(picky)]).apply([group(2, 1, 0)])
+        FilterChain([named(picky)]).apply([group(2, 1, 0)], Drops())
 
 
 def test_a_function_that_returns_no_bool_is_refused() -> None:
@@ -62,7 +65,7 @@ def test_a_function_that_returns_no_bool_is_refused() -> None:
         return None
 
     with pytest.raises(RolloutError, match="vague"):
-        FilterChain([named(vague)]).apply([group(0, 1, 0)])
+        FilterChain([named(vague)]).apply([group(0, 1, 0)], Drops())
 
 
 def test_the_first_filter_that_drops_names_the_reason() -> None:
@@ -72,5 +75,21 @@ def test_the_first_filter_that_drops_names_the_reason() -> None:
     def too_long(item):
         return False
 
-    _, dropped = FilterChain([named(too_easy), named(too_long)]).apply([group(0, 1, 0)])
+    dropped = Drops()
+    FilterChain([named(too_easy), named(too_long)]).apply([group(0, 1, 0)], dropped)
     assert dropped.counts == {"too_easy": 1}
+
+
+def test_filters_of_stage_buffer_judge_when_the_group_is_taken_and_not_before() -> None:
+    class TooStale:
+        stage = "buffer"
+
+        def keep(self, item: BufferedGroup) -> Verdict:
+            return Verdict(item.staleness < 2, "too_stale")
+
+    chain = FilterChain([NamedFilter("too_stale", TooStale())])
+    groups = [group(0, 1, 0), group(1, 1, 0)]
+    assert [item.id for item in chain.apply(groups, Drops())] == ["g0", "g1"]
+    dropped: Counter[str] = Counter()
+    assert chain.apply_in_buffer([BufferedGroup(g, 1 + g.index) for g in groups], dropped) == groups[:1]
+    assert dropped == {"too_stale": 1}

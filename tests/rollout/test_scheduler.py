@@ -1,127 +1,239 @@
-"""One step's rollout: order, seeds, sharing, and total failure."""
+"""Steps: when they are full, in which order, what is dropped, left over or tried again, and what a checkpoint holds."""
 
 from __future__ import annotations
 
-from functools import partial
+import json
+import logging
+from collections.abc import Callable, Sequence
 
 import anyio
 import pytest
 
 from miles_core.errors import RolloutError
-from miles_core.kinds.environments import Step
-from miles_core.rollout.budget import Budget
-from miles_core.rollout.environment import EnvironmentRunner
-from miles_core.rollout.filtering import FilterChain
-from miles_core.rollout.scheduler import RolloutScheduler, RolloutSettings
-from miles_core.rollout.scoring import Scorer
-from miles_core.rollout.seeds import seed_of
-from miles_core.session.session import TokenSession
-from miles_core.types import Message, Task
+from miles_core.kinds.filters import Verdict
+from miles_core.lib.archive import dump_archive, load_archive
+from miles_core.rollout.filtering import FilterChain, NamedFilter
+from miles_core.rollout.groups import GroupWork
+from miles_core.rollout.scheduler import FillSettings, RolloutScheduler
+from miles_core.rollout.tasks import TaskStream
+from miles_core.types import Group, Message, Status, Task
 
-from .conftest import ScriptedEngine
+from .conftest import make_trajectory
 
 pytestmark = pytest.mark.anyio
-BUDGET = Budget(max_turns=1, max_context_tokens=100, max_response_tokens=50, max_new_tokens=20)
 
 
-class Tasks:
-    def __init__(self, *tasks: Task) -> None:
-        self.tasks, self.at = tasks, 0
+class Numbers:
+    """An endless source of tasks 0, 1, 2, ... in epochs of ``size``."""
 
-    def __len__(self) -> int:
-        return len(self.tasks)
+    def __init__(self, size: int = 1000) -> None:
+        self.size, self.at = size, 0
 
     def take(self, count: int):
-        taken = [divmod(i, len(self.tasks)) for i in range(self.at, self.at + count)]
+        taken = [divmod(at, self.size) for at in range(self.at, self.at + count)]
         self.at += count
-        return [(epoch, self.tasks[index]) for epoch, index in taken]
+        return [(epoch, Task(str(index), (Message("user", str(index)),))) for epoch, index in taken]
+
+    def state(self):
+        return {"at": self.at}
+
+    def restore(self, state) -> None:
+        self.at = state["at"]
+
+    def metrics(self):
+        return {}
 
 
-class Recording:
-    """Ends after one turn; later tasks end first."""
+class Groups:
+    """Makes groups; ``rewards(task)`` gives theirs, ``None`` an aborted member. ``order`` is that of finishing."""
 
-    seeds: list[tuple[str, int]]
+    def __init__(self, rewards: Callable[[int], Sequence[float | None]], order: Sequence[int] = ()) -> None:
+        self.rewards, self.order = rewards, list(order)
+        self.done: dict[int, anyio.Event] = {number: anyio.Event() for number in order}
+        self.seen: list[tuple[int, int]] = []
 
-    def __init__(self, seeds, gates) -> None:
-        self.seeds, self.gates = seeds, gates
-
-    async def reset(self, task, seed):
-        self.task = task
-        self.seeds.append((task.id, seed))
-
-    async def step(self, response):
-        mine, before = self.gates[self.task.id]
-        if before is not None:
-            await before.wait()
-        mine.set()
-        return Step(done=True, reward=1.0)
-
-    def close(self):
-        pass
+    async def run(self, work: GroupWork) -> None:
+        number = int(work.pending.task.id)
+        self.seen.append((number, len(work.done)))
+        if number in self.order and self.order.index(number):
+            await self.done[self.order[self.order.index(number) - 1]].wait()
+        for member, reward in enumerate(self.rewards(number)):
+            status = Status.ABORTED if reward is None else Status.COMPLETED
+            work.done.setdefault(member, make_trajectory(f"{work.id}-t{member}", reward, status=status))
+        work.group = Group(work.id, work.index, work.pending.task, tuple(work.done.values()))
+        if number in self.done:
+            self.done[number].set()
 
 
-def make(chat, tasks, environments, group_size=2, engine=None) -> RolloutScheduler:
-    engine = engine or ScriptedEngine(chat, *["ok"] * 100)
-    settings = RolloutSettings(len(tasks), group_size, 100, 1.0, seed=0)
-    session = partial(TokenSession, chat, engine, None)
-    return RolloutScheduler(Tasks(*tasks), environments, session, Scorer([]), FilterChain([]), BUDGET, settings)
+class Spread:
+    stage = "group"
+
+    def keep(self, group: Group) -> Verdict:
+        return Verdict(len(set(group.rewards)) > 1, "no_spread")
 
 
-def simple(name: str, environment: str | None = None) -> Task:
-    return Task(name, (Message("user", name),), environment=environment)
+def make(runner, *, filters: Sequence[object] = (Spread(),), source: Numbers | None = None, **settings):
+    settings = {"groups_per_step": 4, "max_groups": 32, **settings}
+    chain = FilterChain([NamedFilter("spread", entry) for entry in filters])
+    return RolloutScheduler(TaskStream(source or Numbers()), runner, chain, FillSettings(**settings))
 
 
-async def test_groups_keep_the_order_of_tasks_whatever_finishes_first(chat) -> None:
-    seeds: list = []
-    gates: dict = {}
-    before = None
-    for name in "cba":
-        gates[name] = (anyio.Event(), before)
-        before = gates[name][0]
-    runner = lambda: EnvironmentRunner(Recording(seeds, gates), "env", 5.0)  # noqa: E731
-    step = await make(chat, [simple(n) for n in "abc"], {"env": runner}).step(0)
-    assert [g.task.id for g in step.groups] == ["a", "b", "c"]
-    assert step.rewards == [1.0] * 6
+def tasks(groups) -> list[int]:
+    return [int(group.task.id) for group in groups]
 
 
-async def test_a_group_shares_its_environment_seed_and_no_two_turns_share_a_sampling_seed(chat) -> None:
-    seeds: list = []
-    gates = {name: (anyio.Event(), None) for name in "ab"}
-    engine = ScriptedEngine(chat, *["ok"] * 100)
-    scheduler = make(
-        chat,
-        [simple("a"), simple("b")],
-        {"env": lambda: EnvironmentRunner(Recording(seeds, gates), "env", 5.0)},
-        engine=engine,
-    )
-    await scheduler.step(0)
-    assert len(set(seeds)) == 2
-    sampling = [request.sampling.sampling_seed for request in engine.requests]
-    assert len(set(sampling)) == 4
-    await scheduler.step(1)
-    assert len({request.sampling.sampling_seed for request in engine.requests}) == 8, "a new epoch has new seeds"
+def useful(pattern: str) -> Callable[[int], Sequence[float]]:
+    """Rewards with spread where the pattern, repeated, has a 1."""
+    return lambda number: (0.0, 1.0) if pattern[number % len(pattern)] == "1" else (1.0, 1.0)
 
 
-def test_seeds_are_the_same_in_every_process_and_in_range() -> None:
-    assert [seed_of(0, 0, "t0"), seed_of(0, 0, "t0", 1, 0)] == [1505458159, 2028427842]
-    assert all(0 <= seed_of(i, "x") < 2**31 for i in range(1000))
+async def test_the_batch_is_in_the_order_of_tasks_whatever_finishes_first() -> None:
+    step = await make(Groups(useful("1"), order=[3, 1, 0, 2])).step(0)
+    assert tasks(step.groups) == tasks(step.kept) == [0, 1, 2, 3]
+    assert [group.index for group in step.kept] == [0, 1, 2, 3]
 
 
-async def test_an_unknown_environment_of_a_task_lists_the_configured_ones(chat) -> None:
-    runner = lambda: EnvironmentRunner(Recording([], {}), "env", 5.0)  # noqa: E731
-    with pytest.raises(ExceptionGroup) as caught:
-        await make(chat, [simple("a", "chess")], {"env": runner}, group_size=1).step(0)
-    assert caught.group_contains(RolloutError, match="'chess'; configured: env")
+async def test_a_generated_step_has_what_filters_left_and_reports_both_rewards() -> None:
+    step = await make(Groups(useful("1011"))).step(0)
+    assert (tasks(step.groups), tasks(step.kept)) == ([0, 1, 2, 3], [0, 2, 3])
+    assert step.dropped == {"no_spread": 1}
+    assert sum(step.rewards) / 8 == pytest.approx(5 / 8), "dropped groups are part of the reward"
+    assert sum(r for group in step.kept for r in group.rewards) / 6 == pytest.approx(0.5)
 
 
-async def test_a_step_whose_every_trajectory_failed_is_an_error_with_the_first_cause(chat) -> None:
+async def test_a_kept_step_is_filled_exactly_and_the_rest_is_left_over() -> None:
+    scheduler = make(Groups(useful("1011011")), fill="kept", over_sampling=7 / 4)
+    step = await scheduler.step(0)
+    assert tasks(step.kept) == [0, 2, 3, 5]
+    assert step.dropped == {"no_spread": 2}
+    assert step.counters["rollout/left_over"] == 1
+    assert tasks(step.groups) == [0, 1, 2, 3, 4, 5], "a left-over group counts where it is trained"
+    following = await scheduler.step(1)
+    assert tasks(following.kept)[0] == 6, "and is not lost"
+
+
+async def test_filling_goes_on_wave_by_wave_until_enough_are_kept() -> None:
+    runner = Groups(useful("0001"))
+    step = await make(runner, fill="kept").step(0)
+    assert tasks(step.kept) == [3, 7, 11, 15]
+    assert len(runner.seen) == 16
+
+
+async def test_when_every_group_is_dropped_the_step_ends_at_its_bound_and_says_so(caplog) -> None:
+    caplog.set_level(logging.WARNING, "miles.rollout")
+    runner = Groups(useful("0"))
+    with anyio.fail_after(5):
+        step = await make(runner, fill="kept", max_groups=10).step(0)
+    assert step.kept == ()
+    assert step.dropped == {"no_spread": 10}
+    assert len(runner.seen) == 10
+    assert "10 groups were generated" in caplog.text
+    assert "10 no_spread" in caplog.text
+
+
+async def test_an_aborted_trajectory_is_generated_again_and_never_scored_as_zero() -> None:
+    answers = {0: [(0.0, None), (0.0, 1.0)]}
+    runner = Groups(lambda number: answers[number].pop(0) if answers.get(number) else (0.0, 1.0))
+    scheduler = make(runner, groups_per_step=2)
+    first = await scheduler.step(0)
+    assert tasks(first.groups) == [1]
+    assert first.counters["rollout/requeued"] == 1
+    second = await scheduler.step(1)
+    assert tasks(second.groups) == [0, 2]
+    assert (0, 1) in runner.seen, "the finished member was kept"
+    assert second.kept[0].rewards == (0.0, 1.0)
+    assert second.counters["rollout/tries_max"] == 2
+
+
+async def test_a_task_that_is_always_aborted_is_given_up_after_max_tries(caplog) -> None:
+    caplog.set_level(logging.WARNING, "miles.rollout")
+    runner = Groups(lambda number: (1.0, None) if number == 0 else (0.0, 1.0))
+    scheduler = make(runner, groups_per_step=2, max_tries=3)
+    steps = [await scheduler.step(number) for number in range(4)]
+    assert [number for number, _ in runner.seen].count(0) == 3
+    assert steps[2].dropped["aborted"] == 1
+    assert "task 0: trajectories were aborted 3 times" in caplog.text
+
+
+async def test_stragglers_can_be_continued_later_instead_of_waited_for() -> None:
+    runner = Groups(useful("1"), order=[1, 0])
+    runner.order, runner.done[99] = [99, 2], anyio.Event()  # task 2 waits for what never comes
+    scheduler = make(runner, groups_per_step=2, fill="kept", over_sampling=1.5, stragglers="requeue")
+    with anyio.fail_after(5):
+        step = await scheduler.step(0)
+    assert tasks(step.kept) == [0, 1]
+    assert step.counters["rollout/requeued"] == 1
+    runner.order = []
+    assert tasks((await scheduler.step(1)).kept)[0] == 2
+
+
+async def test_a_filter_that_raises_is_named_with_its_group() -> None:
     class Broken:
-        async def reset(self, task, seed):
-            raise OSError("no sandbox")
+        stage = "group"
 
-        async def step(self, response): ...
+        def keep(self, group):
+            raise KeyError("difficulty")
 
-        async def close(self): ...
+    with pytest.raises(RolloutError, match="filter spread raised KeyError on group s0-g0"):
+        await make(Groups(useful("1")), filters=[Broken()]).step(0)
 
-    with pytest.raises(RolloutError, match="none of the step's 4 trajectories.*4 failed.*no sandbox"):
-        await make(chat, [simple("a"), simple("b")], {"env": lambda: EnvironmentRunner(Broken(), "env", 5.0)}).step(0)
+
+async def test_a_step_whose_every_trajectory_failed_is_an_error_with_the_first_cause() -> None:
+    runner = Groups(lambda number: (None, None))
+    with pytest.raises(RolloutError, match="none of the step's 8 trajectories.*8 aborted"):
+        await make(runner, max_tries=1).step(0)
+
+
+async def test_the_end_of_the_data_makes_a_short_step_and_then_none() -> None:
+    stream = TaskStream(Numbers(6), epochs=1)
+    scheduler = RolloutScheduler(stream, Groups(useful("1")), FilterChain([]), FillSettings(4, max_groups=32))
+    assert [tasks(step.groups) if step else None for step in [await scheduler.step(i) for i in range(3)]] == [
+        [0, 1, 2, 3], [4, 5], None,
+    ]  # fmt: skip
+
+
+def resumed(scheduler: RolloutScheduler, runner, **settings) -> RolloutScheduler:
+    """A new scheduler with the state of another, through the bytes of a checkpoint."""
+    after = make(runner, **settings)
+    state = load_archive(dump_archive(scheduler.state()))
+    json.dumps(state["tasks"])
+    after.restore(state)
+    return after
+
+
+async def test_a_resumed_scheduler_takes_the_next_task_and_brings_left_over_groups_back() -> None:
+    options = {"groups_per_step": 2, "fill": "kept", "over_sampling": 2.5}
+    before = make(Groups(useful("10110")), **options)
+    first = await before.step(0)
+    assert tasks(first.kept) == [0, 2]
+    after = resumed(before, Groups(useful("10110")), **options)
+    expected, got = await before.step(1), await after.step(1)
+    assert tasks(got.kept) == tasks(expected.kept) == [3, 5]
+    assert [group.rewards for group in got.kept] == [group.rewards for group in expected.kept]
+
+
+async def test_tasks_in_flight_at_a_checkpoint_come_first_after_a_resume() -> None:
+    runner = Groups(useful("1"), order=[99, 1])
+    runner.done[99] = anyio.Event()
+    before = make(runner, groups_per_step=3)
+    async with anyio.create_task_group() as group:
+        group.start_soon(before.step, 0)
+        await anyio.wait_all_tasks_blocked()
+        after = resumed(before, Groups(useful("1")), groups_per_step=3)
+        group.cancel_scope.cancel()
+    assert tasks((await after.step(0)).groups) == [0, 1, 2]
+    assert tasks((await after.step(1)).groups) == [3, 4, 5]
+
+
+async def test_kept_groups_of_a_step_in_the_making_are_trained_once_after_a_resume() -> None:
+    runner = Groups(useful("10"), order=[99, 2])
+    runner.done[99] = anyio.Event()
+    before = make(runner, groups_per_step=2, fill="kept")
+    async with anyio.create_task_group() as group:
+        group.start_soon(before.step, 0)  # the first wave keeps task 0; task 2 of the second hangs
+        await anyio.wait_all_tasks_blocked()
+        after = resumed(before, Groups(useful("10")), groups_per_step=2, fill="kept")
+        group.cancel_scope.cancel()
+    step = await after.step(0)
+    assert tasks(step.kept) == [0, 2]
+    assert len({group.id for group in step.groups}) == len(step.groups), "no id is given twice"

@@ -93,7 +93,7 @@ def test_a_dump_shows_messages_reward_and_every_trained_token(tmp_path: Path) ->
 
 def test_off_a_terminal_progress_is_plain_lines() -> None:
     output = io.StringIO()
-    with TrainingProgress(2, Console(file=output, width=100)) as progress:
+    with TrainingProgress(2, console=Console(file=output, width=100)) as progress:
         progress.phase("rollout")
         progress.step(1, {"rollout/reward": 0.25, "perf/tokens_per_second": 1234.0})
         progress.step(2, {})
@@ -102,7 +102,7 @@ def test_off_a_terminal_progress_is_plain_lines() -> None:
 
 def test_on_a_terminal_the_bar_shows_step_reward_speed_and_phase() -> None:
     output = io.StringIO()
-    with TrainingProgress(2, Console(file=output, width=140, force_terminal=True)) as progress:
+    with TrainingProgress(2, console=Console(file=output, width=140, force_terminal=True)) as progress:
         progress.step(1, {"rollout/reward": 0.25, "perf/tokens_per_second": 1234.0})
         progress.phase("train")
     for part in ("training", "1/2", "reward 0.250", "1,234 tokens/s", "train"):

@@ -1,0 +1,76 @@
+"""The stream of tasks: epochs, long prompts, positions."""
+
+from __future__ import annotations
+
+import pytest
+
+from miles_core.errors import DataError
+from miles_core.rollout import tasks as module
+from miles_core.rollout.tasks import Pending, TaskStream
+from miles_core.types import Message, Task
+
+from .conftest import make_trajectory
+
+
+class Cycle:
+    def __init__(self, size: int) -> None:
+        self.size, self.at = size, 0
+
+    def take(self, count):
+        taken = [divmod(at, self.size) for at in range(self.at, self.at + count)]
+        self.at += count
+        return [(epoch, Task(f"t{index}", (Message("user", "x" * index),))) for epoch, index in taken]
+
+    def state(self):
+        return {"at": self.at}
+
+    def restore(self, state):
+        self.at = state["at"]
+
+    def metrics(self):
+        return {"skipped_rows": 2.0}
+
+
+def ids(taken) -> list[str]:
+    return [pending.task.id for pending in taken]
+
+
+def test_it_ends_after_its_epochs_and_goes_on_when_a_resumed_run_has_more() -> None:
+    stream = TaskStream(Cycle(3), epochs=2)
+    assert [(p.epoch, p.task.id) for p in stream.take(9)] == [(e, f"t{i}") for e in (0, 1) for i in range(3)]
+    assert stream.take(1) == []
+    more = TaskStream(Cycle(3), epochs=3)
+    more.restore(stream.state())
+    assert ids(more.take(9)) == ["t0", "t1", "t2"]
+    same = TaskStream(Cycle(3), epochs=2)
+    same.restore(stream.state())
+    assert same.take(1) == []
+
+
+def test_prompts_that_are_too_long_are_left_out_and_counted() -> None:
+    stream = TaskStream(Cycle(5), max_prompt_tokens=2, prompt_tokens=lambda task: len(task.messages[0].text))
+    assert ids(stream.take(4)) == ["t0", "t1", "t2", "t0"], "2 tokens are at the limit, and stay"
+    assert stream.metrics() == {"data/epoch": 1, "data/tasks": 4, "data/long_prompts": 2, "data/skipped_rows": 2}
+
+
+def test_only_long_prompts_are_an_error_not_an_endless_loop(monkeypatch) -> None:
+    monkeypatch.setattr(module, "MAX_LONG_IN_A_ROW", 50)
+    stream = TaskStream(Cycle(5), max_prompt_tokens=1, prompt_tokens=lambda task: 2)
+    with pytest.raises(DataError, match=r"50 prompts in a row.*data\.max_prompt_tokens = 1.*task t4"):
+        stream.take(1)
+
+
+def test_a_position_continues_in_the_midst_of_an_epoch() -> None:
+    before = TaskStream(Cycle(10))
+    before.take(6)
+    after = TaskStream(Cycle(10))
+    after.restore(before.state())
+    assert ids(after.take(3)) == ["t6", "t7", "t8"]
+    assert after.metrics()["data/tasks"] == 9
+
+
+def test_a_pending_task_is_recorded_with_what_is_done() -> None:
+    pending = Pending(2, Task("a", (Message("user", "q"),), metadata={"k": [1]}), 1, {3: make_trajectory("x", 1.0)})
+    again = Pending.from_record(pending.to_record())
+    assert (again.epoch, again.task, again.tries, list(again.done)) == (2, pending.task, 1, [3])
+    assert again.done[3].reward == pending.done[3].reward
