@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from miles_core.errors import EngineError, WeightSyncError
-from miles_core.weights.exchange import EngineExchange
+from miles_core.weights.exchange import EngineExchange, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -60,7 +60,7 @@ class Colocated:
             try:
                 await self._engines.all("/release_memory_occupation", {}, stage="release of memory")
                 return
-            except WeightSyncError:
+            except RefusedError:
                 if time.monotonic() > deadline:
                     raise
             await anyio.sleep(DRAIN_PAUSE)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from miles_core.app.dumps import dump_folder, read_dump
+from miles_core.app.dumps import CONFIG, dump_folder, read_dump
 from miles_core.app.planes import build_scorer
 from miles_core.app.supervise import supervised
 from miles_core.app.trainer_client import trainer_process
@@ -47,8 +47,8 @@ async def replay_step(run_dir: Path, step: int) -> list[Comparison]:
     Raises:
         ConfigError: if there is no dump of that step.
     """
-    config_file = run_dir / "config.toml"
     folder = dump_folder(run_dir, step)
+    config_file = folder / CONFIG
     rollout, train_step = read_dump(folder)
     try:
         recorded = read_train_dump(folder)

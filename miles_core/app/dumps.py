@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
+CONFIG = "config.toml"
 _FILE = "rollout.npz"
 
 
@@ -37,6 +39,7 @@ class Dumper:
             "denominator_tokens": step.denominator_tokens,
         }
         (folder / _FILE).write_bytes(dump_archive(tree))
+        shutil.copy2(self.run_dir / CONFIG, folder / CONFIG)  # that of the run may change when it is resumed
 
 
 def dump_folder(run_dir: Path, step: int) -> Path:

@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING
 from miles_core.telemetry.episodes import write_episodes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from miles_core.plugins.hub import Hub
     from miles_core.rollout.evaluation import Evaluation
     from miles_core.telemetry.progress import TrainingProgress
+    from miles_core.types import Group
 
 
 class Evaluator:
-    """Writes ``evals/step-N.json`` with the metrics, and the trajectories beside it."""
+    """Writes ``step-N.json`` with the metrics into its folder, and the trajectories beside it."""
 
-    def __init__(self, evaluation: Evaluation, hub: Hub, run_dir: Path, progress: TrainingProgress) -> None:
+    def __init__(self, evaluation: Evaluation, hub: Hub, folder: Path, progress: TrainingProgress) -> None:
         self._evaluation = evaluation
         self._hub = hub
-        self._folder = run_dir / "evals"
+        self._folder = folder
         self._progress = progress
 
     async def evaluate(self, step: int) -> dict[str, float]:
@@ -52,6 +54,6 @@ def summary(metrics: dict[str, float]) -> str:
     )
 
 
-def _version(groups: object) -> int:
-    versions = [group.newest_version for group in groups]  # type: ignore[attr-defined]
+def _version(groups: Sequence[Group]) -> int:
+    versions = [group.newest_version for group in groups]
     return max((version for version in versions if version is not None), default=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from anyio import to_thread
+from anyio import CancelScope, to_thread
 
 from miles_core.app.colocation import Colocated, Disaggregated
 from miles_core.app.evaluator import Evaluator
@@ -25,6 +25,8 @@ from miles_core.app.serving import serving
 from miles_core.app.supervise import supervised
 from miles_core.app.trainer_client import TrainerClient, trainer_process
 from miles_core.app.warmup import warm_up
+from miles_core.config.schema import PluginTable
+from miles_core.errors import PluginError
 from miles_core.kinds.train_backends import OptimizerSettings
 from miles_core.rollout.buffer import StepBuffer
 from miles_core.rollout.scheduler import RolloutScheduler
@@ -40,11 +42,16 @@ if TYPE_CHECKING:
 
     from miles_core.app.dumps import Dumper
     from miles_core.app.ending import Outcome
+    from miles_core.app.processes import Child
     from miles_core.app.resume import Resumed
     from miles_core.app.serving import Serving
     from miles_core.app.wiring import Wiring
     from miles_core.config.schema import Config
     from miles_core.telemetry.progress import TrainingProgress
+
+
+JSONL = "miles-hub/jsonl"
+"""The tracker that every run has: what reads a run folder reads its file."""
 
 
 @dataclass(eq=False)
@@ -80,6 +87,16 @@ class Run:
         Raises:
             MilesError: the first cause of a failure; every process of the run is gone by then.
         """
+        state = RunState() if self.resumed is None else self.resumed.state
+        self.progress.phase("starting trackers")
+        trackers = await to_thread.run_sync(self._trackers, state)
+        try:
+            return await self._with_trainer(state, trackers)
+        finally:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(trackers.close)
+
+    async def _with_trainer(self, state: RunState, trackers: Trackers) -> Outcome:
         config = self.wiring.config
         self.progress.phase("starting trainer")
         async with trainer_process(
@@ -92,11 +109,11 @@ class Run:
             self.progress.phase("starting engines")
             start = self.checkpoint(0) if self.resumed is None else self.resumed.path
             async with serving(self.wiring, self.config_file, start) as served:
-                return await self._train(trainer, served, tokenizer)
+                recorder = Recorder(config.run, self.path, trackers, self.progress, tokenizer.decode)
+                parts = self._parts(trainer, served, tokenizer, state, recorder)
+                return await self._train([trainer.process, *served.children], parts, state)
 
-    async def _train(self, trainer: TrainerClient, served: Serving, tokenizer: ChatTokenizer) -> Outcome:
-        state = RunState() if self.resumed is None else self.resumed.state
-        parts = self._parts(trainer, served, tokenizer, state)
+    async def _train(self, children: Sequence[Child], parts: LoopParts, state: RunState) -> Outcome:
         loop = TrainingLoop(self.wiring.config, parts, state)
 
         async def work() -> Outcome:
@@ -107,11 +124,10 @@ class Run:
             return await loop.run()
 
         try:
-            return await supervised([trainer.process, *served.children], work)
+            return await supervised(children, work)
         finally:
             self._loop = None
             await parts.saver.settle()
-            await to_thread.run_sync(parts.recorder.close)
 
     async def _prepare(self, trainer: TrainerClient, tokenizer: ChatTokenizer) -> None:
         """Warm up and save checkpoint 0, the model that reinforcement starts from; or load a checkpoint."""
@@ -144,14 +160,23 @@ class Run:
         )
         self.progress.say(f"warm-up: done, {loss:.3f} nats per token; checkpoints/step-0 is the model after it")
 
-    def _parts(self, trainer: TrainerClient, served: Serving, tokenizer: ChatTokenizer, state: RunState) -> LoopParts:
+    def _parts(
+        self,
+        trainer: TrainerClient,
+        served: Serving,
+        tokenizer: ChatTokenizer,
+        state: RunState,
+        recorder: Recorder,
+    ) -> LoopParts:
         wiring, config = self.wiring, self.wiring.config
         filters = build_filters(wiring, tokenizer)
         tasks = build_tasks(wiring, config.data, tokenizer, epochs=config.run.epochs)
         scheduler = RolloutScheduler(
             tasks, build_runner(wiring, served.client, tokenizer), filters, fill_settings(wiring)
         )
-        buffer = StepBuffer(config.rollout.max_staleness, filters, trained=state.step)
+        buffer = StepBuffer(
+            config.rollout.max_staleness, filters, ahead=config.rollout.max_steps_ahead, trained=state.step
+        )
         if self.resumed is not None and self.resumed.rollout is not None:
             scheduler.restore(self.resumed.rollout["scheduler"])
             buffer.restore(self.resumed.rollout["buffer"])
@@ -159,7 +184,7 @@ class Run:
         evaluator = None
         if config.eval is not None:
             evaluation = build_evaluation(wiring, served.client, tokenizer)
-            evaluator = Evaluator(evaluation, wiring.hub, self.path, self.progress)
+            evaluator = Evaluator(evaluation, wiring.hub, self.path / "evals", self.progress)
         return LoopParts(
             scheduler=scheduler,
             buffer=buffer,
@@ -184,20 +209,35 @@ class Run:
                 facts=self._facts(),
                 last_step=state.step,
             ),
-            recorder=Recorder(config.run, self.path, self._trackers(state), self.progress, tokenizer.decode),
+            recorder=recorder,
             schedule=learning_rate(config),
             evaluator=evaluator,
             dumper=self.dumper,
         )
 
     def _trackers(self, state: RunState) -> Trackers:
+        """The config's trackers, and ``jsonl`` always; one that cannot start is left out, except for want of a package.
+
+        Raises:
+            PluginError: if a package is missing, which is a mistake in the set-up.
+        """
         services = {
             "config": self.wiring.config.model_dump(mode="json", exclude_none=True),
             "run_id": self.path.name,
             "resume_step": None if self.resumed is None else state.step,
         }
-        tables = self.wiring.config.trackers
-        made = [(table.use, self.wiring.build("trackers", table, **services)) for table in tables]
+        hub, tables = self.wiring.hub, list(self.wiring.config.trackers)
+        always = hub.resolve("trackers", JSONL)
+        if all(hub.resolve("trackers", table.use) != always for table in tables):
+            tables.insert(0, PluginTable(use=JSONL))
+        made = []
+        for table in tables:
+            try:
+                made.append((table.use, self.wiring.build("trackers", table, **services)))
+            except PluginError as error:
+                if isinstance(error.__cause__, ImportError):
+                    raise
+                self.progress.say(f"warning: the run goes on without tracker {table.use}: {error}")
         return Trackers(made, warn=self.progress.say)
 
     def _facts(self) -> dict[str, Any]:

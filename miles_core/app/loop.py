@@ -86,6 +86,7 @@ class TrainingLoop:
         self._stopping = False
         self._evaluated = -1
         self._seconds: dict[str, float] = {}
+        self._started = 0.0
 
     def stop(self) -> None:
         """End the run after the step that is running, with a checkpoint."""
@@ -105,8 +106,8 @@ class TrainingLoop:
                 tasks.start_soon(self._generate)
                 ending = await self._train()
                 tasks.cancel_scope.cancel()
-            await self._finish()
-        assert ending is not None
+            assert ending is not None
+            await self._finish(ending)
         if ending == "exhausted":
             raise exhausted(self._state.empty, self._config.run.solved_reward)
         return outcome(self._state, ending)
@@ -117,7 +118,9 @@ class TrainingLoop:
             if self._config.run.steps is not None and step >= self._config.run.steps:
                 return
             await parts.buffer.reserve(step)
-            rollout = await parts.scheduler.step(step)
+            # by the time this step is trained, at most so many versions were committed
+            version = self._state.version + step - self._state.step
+            rollout = await parts.scheduler.step(step, version - self._config.rollout.max_staleness)
             if rollout is None:
                 await parts.buffer.end()
                 return
@@ -125,44 +128,50 @@ class TrainingLoop:
 
     async def _train(self) -> Ending:
         state = self._state
+        self._started = time.perf_counter()
         while (ending := limit_reached(self._config.run, state)) is None:
             if self._stopping:
                 return "stopped"
-            started = time.perf_counter()
-            self._seconds = {}
             with self._phase("rollout"):
                 rollout = await self._parts.buffer.get(state.step, state.version)
             if rollout is None:
                 return "data"
-            await self._step(rollout, started)
+            await self._step(rollout)
         return ending
 
-    async def _step(self, rollout: StepRollout, started: float) -> None:
-        """Learn from one rollout, publish, evaluate, save, and record it."""
+    async def _step(self, rollout: StepRollout) -> None:
+        """Learn from one rollout, publish, record, save, evaluate; then the next step may be generated."""
         state, parts = self._state, self._parts
-        metrics = rollout_metrics(rollout.groups, rollout.kept, rollout.dropped, version=state.version)
+        version = state.version
+        metrics = rollout_metrics(rollout.groups, rollout.kept, rollout.dropped, version=version)
         metrics |= rollout.counters
         metrics |= await self._learn(rollout)
         state.step += 1
         state.empty.add(rollout)
         if "rollout/reward" in metrics:
             state.add_reward(metrics["rollout/reward"])
-        state.seconds += time.perf_counter() - started
-        metrics |= await self._evaluate(last=limit_reached(self._config.run, state) is not None)
-        every = self._config.checkpoint.every
-        due = bool(every) and state.step % every == 0
-        # before generation goes on: what it takes from the data then belongs to the next step
-        captured = parts.saver.capture(state) if due else None
-        await parts.buffer.trained(rollout.step)
         await parts.saver.check()
-        if captured is not None:
-            with self._phase("save"):
-                await parts.saver.save(captured)
-        seconds = time.perf_counter() - started
-        metrics["perf/step_seconds"] = seconds
-        metrics["perf/tokens_per_second"] = rollout.generated_tokens / seconds
-        metrics |= {f"perf/phase/{name}": value for name, value in self._seconds.items()}
-        parts.recorder.step(state.step, rollout, metrics)
+        parts.recorder.step(state.step, rollout, metrics | self._timing(rollout.generated_tokens), version=version)
+        every = self._config.checkpoint.every
+        if every and state.step % every == 0:
+            await self._save()
+        if self._config.eval is not None and self._config.eval.every and state.step % self._config.eval.every == 0:
+            await self._evaluate()
+        await parts.buffer.trained(rollout.step)
+
+    def _timing(self, tokens: int) -> dict[str, float]:
+        """Seconds since the step before was recorded, by phase; its saving and evaluation are among them."""
+        now = time.perf_counter()
+        seconds, self._started = now - self._started, now
+        self._state.seconds += seconds
+        phases = {f"perf/phase/{name}": value for name, value in self._seconds.items()}
+        self._seconds = {}
+        return {"perf/step_seconds": seconds, "perf/tokens_per_second": tokens / seconds, **phases}
+
+    async def _save(self) -> None:
+        """Save now: generation is not ahead of this moment in a synchronous run, and what is in flight is noted."""
+        with self._phase("save"):
+            await self._parts.saver.save(self._parts.saver.capture(self._state))
 
     async def _learn(self, rollout: StepRollout) -> dict[str, float]:
         """One optimizer pass and one weight update; nothing where no group is left."""
@@ -190,26 +199,25 @@ class TrainingLoop:
             dumper.write(folder, rollout, step)
         return folder
 
-    async def _evaluate(self, *, last: bool) -> dict[str, float]:
-        """Evaluate where it is due; no weights change meanwhile, since this task is the one that publishes."""
-        table, step, evaluator = self._config.eval, self._state.step, self._parts.evaluator
-        if table is None or evaluator is None or step == self._evaluated:
-            return {}
-        if not last and not (table.every and step % table.every == 0):
-            return {}
+    async def _evaluate(self) -> None:
+        """Evaluate; no weights change meanwhile, since this task is the one that publishes."""
+        step, evaluator = self._state.step, self._parts.evaluator
+        if evaluator is None or step == self._evaluated:
+            return
         self._evaluated = step
         with self._phase("eval"):
-            return dict(await evaluator.evaluate(step))
+            metrics = await evaluator.evaluate(step)
+        self._parts.recorder.evaluation(step, metrics)
 
-    async def _finish(self) -> None:
-        """The last evaluation and the last checkpoint, where the steps have not made them."""
-        state, parts = self._state, self._parts
-        metrics = await self._evaluate(last=True)
+    async def _finish(self, ending: Ending) -> None:
+        """The last checkpoint and the last evaluation, where the steps have not made them."""
+        if self._parts.saver.last_step != self._state.step:
+            await self._save()
+        if ending != "stopped":
+            await self._evaluate()
         with self._phase("save"):
-            if parts.saver.last_step != state.step:
-                await parts.saver.save(parts.saver.capture(state))
-            await parts.saver.wait()
-        parts.recorder.finish(state.step, metrics)
+            await self._parts.saver.wait()
+        self._parts.recorder.finish()
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:

@@ -43,35 +43,31 @@ class Recorder:
         """Say what the run is doing."""
         self._progress.phase(name)
 
-    def step(self, step: int, rollout: StepRollout, metrics: Mapping[str, float]) -> None:
-        """Record step number ``step``, counted from 1."""
+    def step(self, step: int, rollout: StepRollout, metrics: Mapping[str, float], *, version: int) -> None:
+        """Record step number ``step``, counted from 1; ``version`` was committed when it was trained."""
         self._last = rollout
-        self._write_episodes(step, rollout, metrics)
+        self._write_episodes(step, rollout, version)
         if rollout.step % self._run.samples_every == 0:
             self._write_samples(rollout)
         self._trackers.log(step, metrics)
         self._progress.step(step, metrics)
 
-    def finish(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record what came after the last step: its samples, and an evaluation."""
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record an evaluation after ``step`` steps: a row of its own, since the step's was written before."""
+        self._trackers.log(step, metrics)
+
+    def finish(self) -> None:
+        """Write the samples of the last step."""
         if self._last is not None:
             self._write_samples(self._last)
-        if metrics:
-            self._trackers.log(step, metrics)
 
-    def close(self) -> None:
-        """Flush and close, whatever ended the run."""
-        self._trackers.close()
-
-    def _write_episodes(self, step: int, rollout: StepRollout, metrics: Mapping[str, float]) -> None:
+    def _write_episodes(self, step: int, rollout: StepRollout, version: int) -> None:
         shown = _spread(rollout, self._run.episodes_per_step)
         if not shown:
             return
         kept = {trajectory.id for group in rollout.kept for trajectory in group.trajectories}
         try:
-            write_episodes(
-                self._run_dir / "episodes", step, shown, kept_ids=kept, version=int(metrics["weights/version"])
-            )
+            write_episodes(self._run_dir / "episodes", step, shown, kept_ids=kept, version=version)
         except OSError as error:
             logger.warning("cannot write the episodes of step %d: %s", step, error)
 

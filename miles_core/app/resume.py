@@ -11,6 +11,7 @@ from miles_core.app.checkpoints import find, set_aside_newer
 from miles_core.app.run_state import RunState
 from miles_core.errors import CheckpointError, ConfigError
 from miles_core.lib.archive import load_archive
+from miles_core.telemetry.ending import FILE as ENDING_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,15 +39,12 @@ class Resumed:
 
 
 def load_resumed(run_dir: Path) -> tuple[Resumed, SavedCheckpoint]:
-    """The newest whole checkpoint of a run.
-
-    Broken newer ones, which a crash of the machine may leave, are renamed so that their steps can be saved again.
+    """The newest whole checkpoint of a run; its warnings say what was passed over.
 
     Raises:
         CheckpointError: if there is none, or its files are damaged.
     """
     saved = find(run_dir)
-    set_aside_newer(run_dir, saved.step)
     try:
         state = RunState.from_json(saved.run["state"])
         rollout = None if saved.rollout is None else load_archive(saved.rollout)
@@ -56,6 +54,15 @@ def load_resumed(run_dir: Path) -> tuple[Resumed, SavedCheckpoint]:
             remedy="Move that checkpoint away to resume from the one before it.",
         ) from error
     return Resumed(saved.path, state, rollout), saved
+
+
+def clear_later(run_dir: Path, step: int) -> list[str]:
+    """Rename checkpoints after ``step``, so that these steps can be saved again; one line for each.
+
+    The ending that the run had is forgotten: it goes on.
+    """
+    (run_dir / ENDING_FILE).unlink(missing_ok=True)
+    return [f"{path.stem} is now {path.name}" for path in set_aside_newer(run_dir, step)]
 
 
 def differences(saved: Mapping[str, Any], config: Config, lock: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -50,10 +50,17 @@ def write_records(path: Path, loaded: LoadedConfig, lock: Sequence[dict[str, Any
     run = loaded.config.run.model_copy(update={"base_dir": str(loaded.base_dir), "dir": str(path.parent), "id": None})
     config_file = path / "config.toml"
     try:
-        config_file.write_text(dump_config(loaded.config.model_copy(update={"run": run})), "utf-8")
-        (path / "plugins.json").write_text(json.dumps(list(lock), indent=2) + "\n", "utf-8")
+        _replace(config_file, dump_config(loaded.config.model_copy(update={"run": run})))
+        _replace(path / "plugins.json", json.dumps(list(lock), indent=2) + "\n")
     except OSError as error:
         raise CheckpointError(
             f"cannot write to {path}: {error.strerror}", remedy="Free space on that disk, or set run.dir to another."
         ) from error
     return config_file
+
+
+def _replace(path: Path, text: str) -> None:
+    """Whole or not at all: a resumed run writes over the file that it would be resumed with."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(text, "utf-8")
+    beside.replace(path)

@@ -52,8 +52,8 @@ def evaluate(
     work_dir = run_dir / "evals"
     work_dir.mkdir(exist_ok=True)
     config_file = write_records(work_dir, loaded, lock)
-    wiring = wire(load_config(config_file), run_dir)
-    with TrainingProgress(None, "evaluation") as progress, logging_to(run_dir / "logs" / "eval.log", progress.say):
+    wiring = wire(load_config(config_file), work_dir)
+    with TrainingProgress(None, "evaluation") as progress, logging_to(work_dir / "logs" / "driver.log", progress.say):
         metrics = anyio.run(run_evaluation, wiring, config_file, model, step, progress)
     print(f"{model}: {summary(metrics)}")  # noqa: T201
     print(f"files: {work_dir / f'step-{step}.json'}")  # noqa: T201

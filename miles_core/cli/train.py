@@ -13,11 +13,13 @@ from cyclopts import Parameter
 
 from miles_core.app.checks import check_run
 from miles_core.app.dumps import Dumper
+from miles_core.app.ending import limit_reached
 from miles_core.app.interrupt import on_interrupt
 from miles_core.app.launch import Run
-from miles_core.app.resume import differences, load_resumed
+from miles_core.app.resume import clear_later, differences, load_resumed
 from miles_core.app.run_dir import create_run_dir, write_records
 from miles_core.app.run_lock import run_lock
+from miles_core.app.run_state import EmptySteps
 from miles_core.app.wiring import wire
 from miles_core.config.load import load_config
 from miles_core.errors import ConfigError
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from miles_core.app.ending import Outcome
-    from miles_core.app.resume import Resumed
+    from miles_core.app.run_state import RunState
     from miles_core.app.wiring import Wiring
     from miles_core.config.load import LoadedConfig
 
@@ -88,20 +90,24 @@ def _start(config: Path, overrides: Sequence[str], dump: Sequence[int] | None) -
 
 
 def _resume(reference: str, config: Path | None, overrides: Sequence[str], dump: Sequence[int] | None) -> int:
-    base = Path(next((v.partition("=")[2] for v in overrides if v.startswith("run.dir=")), "runs")).expanduser()
-    run_dir = find_run(reference, base)
+    runs = next((value.partition("=")[2] for value in reversed(overrides) if value.startswith("run.dir=")), "runs")
+    run_dir = find_run(reference, Path(runs).expanduser())
     loaded = load_config(config or run_dir / "config.toml", overrides)
     wiring = wire(loaded, run_dir)
     lock = check_run(wiring)
     with run_lock(run_dir):
         resumed, saved = load_resumed(run_dir)
-        changes = differences(saved.run, loaded.config, lock)
-        _require_more(resumed, loaded, run_dir)
+        lines = [f"changed since: {line}" for line in differences(saved.run, loaded.config, lock)]
+        lines += _begin_anew(resumed.state, loaded, run_dir)
+        if resumed.rollout is not None:  # other data is refused here, before anything is changed or started
+            wiring.source(loaded.config.data).restore(resumed.rollout["scheduler"]["tasks"]["source"])
+        warnings = [*saved.warnings, *clear_later(run_dir, saved.step)]
         config_file = write_records(run_dir, loaded, lock)
         progress = TrainingProgress(loaded.config.run.steps)
-        run = Run(_rewired(wiring, config_file, run_dir), config_file, progress, lock, resumed, Dumper(run_dir, dump))
-        lines = [f"run {run_dir}, resumed after step {resumed.state.step}", *map("warning: {}".format, saved.warnings)]
-        return _execute(run, lines + [f"changed since: {line}" for line in changes])
+        wiring = _rewired(wiring, config_file, run_dir)
+        run = Run(wiring, config_file, progress, lock, resumed, Dumper(run_dir, dump))
+        first = f"run {run_dir}, resumed after step {resumed.state.step}"
+        return _execute(run, [first, *map("warning: {}".format, warnings), *lines])
 
 
 def _rewired(wiring: Wiring, config_file: Path, run_dir: Path) -> Wiring:
@@ -109,13 +115,27 @@ def _rewired(wiring: Wiring, config_file: Path, run_dir: Path) -> Wiring:
     return replace(wiring, loaded=load_config(config_file), run_dir=run_dir)
 
 
-def _require_more(resumed: Resumed, loaded: LoadedConfig, run_dir: Path) -> None:
-    steps, done = loaded.config.run.steps, resumed.state.step
-    if steps is not None and done >= steps:
-        raise ConfigError(
-            f"{run_dir.name} has done {done} steps and run.steps is {steps}: there is nothing left to do",
-            remedy=f"Give it more: --set run.steps={2 * done}.",
-        )
+def _begin_anew(state: RunState, loaded: LoadedConfig, run_dir: Path) -> list[str]:
+    """Make room for more where the run had come to an end; says what it changed.
+
+    Raises:
+        ConfigError: if a limit of the config is reached already.
+    """
+    ending = limit_reached(loaded.config.run, state)
+    if ending is None:
+        return []
+    if ending in ("solved", "exhausted"):
+        steps = state.empty.steps
+        state.empty = EmptySteps()
+        return [f"it had ended after {steps} steps without a group to train on; they are counted anew"]
+    done, key, more = f"{state.step} steps", "steps", str(2 * state.step)
+    if ending == "hours":
+        done, key, more = f"{state.seconds / 3600:.3g} hours", "max_hours", f"{state.seconds / 1800:.3g}"
+    raise ConfigError(
+        f"{run_dir.name} has done {done} and run.{key} is {getattr(loaded.config.run, key)}: "
+        "there is nothing left to do",
+        remedy=f"Give it more: --set run.{key}={more}.",
+    )
 
 
 def _steps(dump: Sequence[str]) -> list[int] | None:

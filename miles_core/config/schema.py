@@ -120,8 +120,37 @@ class RolloutTable(Table):
         "wait", description='with fill = "kept": wait for groups that are not needed any more, or continue them later'
     )
     max_tries: int = Field(3, ge=1, description="times that aborted trajectories of a task are generated")
+    max_steps_ahead: int | None = Field(
+        None,
+        ge=0,
+        description="steps generated before their turn; default: max_staleness, fewer leave room for waiting",
+    )
     max_concurrency: int = Field(256, ge=1, description="trajectories in flight")
     episode_timeout: float = Field(600.0, gt=0, description="seconds that one trajectory may take")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RolloutTable:
+        if self.fill == "generated" and (ignored := _FILL_KEYS & self.model_fields_set & _changed(self)):
+            raise ValueError(f"{sorted(ignored)[0]} has an effect only with fill = 'kept'")
+        if self.max_groups_per_step is not None and self.max_groups_per_step < self.groups_per_step:
+            raise ValueError(
+                f"max_groups_per_step = {self.max_groups_per_step} is less than groups_per_step = "
+                f"{self.groups_per_step}: no step could ever be full"
+            )
+        if self.max_steps_ahead is not None and self.max_steps_ahead > self.max_staleness:
+            raise ValueError(
+                f"max_steps_ahead = {self.max_steps_ahead} is more than max_staleness = {self.max_staleness}: "
+                "what is generated so early would be too stale to train"
+            )
+        return self
+
+
+_FILL_KEYS = {"over_sampling", "max_groups_per_step", "stragglers"}
+
+
+def _changed(table: Table) -> set[str]:
+    """Keys whose value is not the default; a resolved config spells defaults out."""
+    return {name for name, field in type(table).model_fields.items() if getattr(table, name) != field.default}
 
 
 class SamplingTable(Table):

@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 
 
 class StepBuffer:
-    """Hands generated steps to the trainer, at most ``max_staleness`` steps ahead of it: a full buffer blocks.
+    """Hands generated steps to the trainer, at most ``ahead`` steps ahead of it: a full buffer blocks generation.
 
-    With ``max_staleness = 0`` a step is generated only after the one before it was trained and its weights were
-    committed: synchronous on-policy training by the same code. ``trained`` steps are done already, as in a resumed run.
+    With ``ahead = 0`` a step is generated only after the one before it was trained and its weights were committed:
+    synchronous training by the same code. The default is ``max_staleness``, the most that fresh groups allow.
+    ``trained`` steps are done already, as in a resumed run.
     """
 
-    def __init__(self, max_staleness: int, filters: FilterChain, *, trained: int = 0) -> None:
+    def __init__(self, max_staleness: int, filters: FilterChain, *, ahead: int | None = None, trained: int = 0) -> None:
         self._max_staleness = max_staleness
+        self._ahead = max_staleness if ahead is None else ahead
         self._filters = filters
         self._trained = trained
         self._ready: dict[int, StepRollout] = {}
@@ -41,13 +43,13 @@ class StepBuffer:
     async def reserve(self, step: int) -> None:
         """Wait until step number ``step`` may be generated."""
         async with self._changed:
-            while step > self._trained + self._max_staleness:
+            while step > self._trained + self._ahead:
                 await self._changed.wait()
 
     async def put(self, rollout: StepRollout) -> None:
-        """Store a generated step."""
+        """Store a generated step, before anything is awaited: there is no moment at which it is nowhere."""
+        self._ready[rollout.step] = rollout
         async with self._changed:
-            self._ready[rollout.step] = rollout
             self._changed.notify_all()
 
     async def end(self) -> None:

@@ -47,15 +47,17 @@ class FillSettings:
 
 @dataclass(slots=True)
 class _Step:
-    """A step in the making."""
+    """A step in the making: ``groups`` that were generated for it, by id, before filters."""
 
     number: int
-    first_index: int = 0
+    next_index: int = 0
     taken: int = 0
     requeued: int = 0
     tries: int = 0
-    groups: list[Group] = field(default_factory=list)
+    left_over: list[Group] = field(default_factory=list)
+    groups: dict[str, Group] = field(default_factory=dict)
     kept: list[Group] = field(default_factory=list)
+    dropped: list[Group] = field(default_factory=list)
     drops: Drops = field(default_factory=Drops)
 
 
@@ -75,30 +77,36 @@ class RolloutScheduler:
         self._left_over: list[Group] = []
         self._in_flight: list[GroupWork] = []
         self._step = _Step(-1)
+        self._oldest_version = 0
+        self._numbered: tuple[int, int] = (-1, 0)
 
-    async def step(self, step: int) -> StepRollout | None:
+    async def step(self, step: int, oldest_version: int = 0) -> StepRollout | None:
         """Generate, score and filter the groups of one step; ``None`` where the data has ended.
+
+        What waits from earlier steps is used only if none of its tokens is of an older policy version than
+        ``oldest_version``, the oldest that the step may be trained on; older groups are dropped as ``stale``.
 
         Raises:
             RolloutError: if no trajectory of the step can be used, with the first cause.
             DataError: if a row of the data is malformed.
         """
-        current = self._step = _begin(step, self._left_over)
-        self._left_over = []
+        self._oldest_version = oldest_version
+        current = self._step = self._begin(step)
         ended = False
         while not ended and (count := self._wanted(current)):
             work = self._take(count, current)
             ended = len(work) < count
             await self._wave(work, current)
-        if ended and not current.taken and not current.groups:
+        if ended and not current.taken and not current.left_over and not current.dropped:
             return None
         return self._finish(current)
 
     def state(self) -> dict[str, Any]:
         """Everything that later steps need, as a plain record for a checkpoint."""
         unfinished = [work.unfinished() for work in self._in_flight]
-        kept = self._step.kept if self._in_flight else []
+        kept = [*self._step.left_over, *self._step.kept]
         return {
+            "numbered": [self._step.number, self._step.next_index],
             "tasks": self._tasks.state(),
             "pending": [pending.to_record() for pending in [*unfinished, *self._pending]],
             "left_over": [to_record(group) for group in [*kept, *self._left_over]],
@@ -113,20 +121,36 @@ class RolloutScheduler:
         self._tasks.restore(state["tasks"])
         self._pending = [Pending.from_record(record) for record in state["pending"]]
         self._left_over = [from_record(record, Group) for record in state["left_over"]]
+        self._numbered = tuple(state.get("numbered", (-1, 0)))
+
+    def _begin(self, step: int) -> _Step:
+        """A step that starts with the groups that are left over, where they are young enough."""
+        number, index = self._numbered
+        current = _Step(step, next_index=index if number == step else 0)
+        for group in self._left_over:
+            if _is_younger(group.oldest_version, self._oldest_version):
+                current.left_over.append(group)
+            else:
+                current.dropped.append(group)
+                current.drops.add("stale")
+        self._left_over = []
+        return current
 
     def _wanted(self, current: _Step) -> int:
         settings = self._settings
         if settings.fill == "generated":
-            return 0 if current.taken else max(0, settings.groups_per_step - len(current.groups))
-        missing = max(0, settings.groups_per_step - len(current.kept))
+            return 0 if current.taken else max(0, settings.groups_per_step - len(current.left_over))
+        missing = max(0, settings.groups_per_step - len(current.left_over) - len(current.kept))
         return min(math.ceil(missing * settings.over_sampling), settings.max_groups - current.taken)
 
     def _take(self, count: int, current: _Step) -> list[GroupWork]:
         """Tasks that wait from earlier steps come first."""
         pending, self._pending = self._pending[:count], self._pending[count:]
+        pending = [task.younger_than(self._oldest_version) for task in pending]
         pending += self._tasks.take(count - len(pending))
-        first = current.first_index + current.taken
+        first = current.next_index
         current.taken += len(pending)
+        current.next_index += len(pending)
         return [GroupWork(f"s{current.number}-g{first + i}", first + i, task) for i, task in enumerate(pending)]
 
     async def _wave(self, work: Sequence[GroupWork], current: _Step) -> None:
@@ -138,7 +162,7 @@ class RolloutScheduler:
                 await self._runner.run(item)
                 if stop_early:
                     self._settle(item, current)
-                    if len(current.kept) >= self._settings.groups_per_step:
+                    if not self._wanted(current):
                         tasks.cancel_scope.cancel()
 
             for item in work:
@@ -163,19 +187,23 @@ class RolloutScheduler:
         if aborted:
             task, tries = work.pending.task.id, self._settings.max_tries
             logger.warning("task %s: trajectories were aborted %d times and are given up", task, tries)
-        current.groups.append(work.group)
-        current.kept += self._filters.apply([work.group], current.drops)
+        kept = self._filters.apply([work.group], current.drops)
+        current.kept += kept
+        current.groups[work.group.id] = work.group
+        if not kept:
+            current.dropped.append(work.group)
 
     def _finish(self, current: _Step) -> StepRollout:
         self._refuse_total_failure(current)
         drops = current.drops
         for reason, cause in drops.causes.items():
             logger.warning("step %d: %d %s; the first: %s", current.number + 1, drops.counts[reason], reason, cause)
-        kept = sorted(current.kept, key=_order)
-        batch = kept[: self._settings.groups_per_step]
-        self._left_over = [*kept[len(batch) :], *self._left_over]
-        later = {group.id for group in self._left_over}
-        groups = sorted((group for group in current.groups if group.id not in later), key=_order)
+        kept = [*current.left_over, *sorted(current.kept, key=_place)]
+        batch, self._left_over = kept[: self._settings.groups_per_step], kept[self._settings.groups_per_step :]
+        everything = [*batch, *current.dropped]
+        waited = [group for group in everything if group.id not in current.groups]
+        groups = [*waited, *sorted((current.groups[g.id] for g in everything if g.id in current.groups), key=_place)]
+        places = {group.id: place for place, group in enumerate(groups)}
         self._warn_if_short(current, len(batch))
         counters = {
             "rollout/left_over": float(len(self._left_over)),
@@ -183,8 +211,14 @@ class RolloutScheduler:
             "rollout/tries_max": float(current.tries),
             **self._tasks.metrics(),
         }
+        self._step = _Step(-1)
         return StepRollout(
-            current.number, _numbered(groups), _numbered(batch, groups), drops.counts, drops.causes, counters
+            current.number,
+            tuple(replace(group, index=places[group.id]) for group in groups),
+            tuple(replace(group, index=places[group.id]) for group in batch),
+            drops.counts,
+            drops.causes,
+            counters,
         )
 
     def _warn_if_short(self, current: _Step, kept: int) -> None:
@@ -201,7 +235,7 @@ class RolloutScheduler:
             )
 
     def _refuse_total_failure(self, current: _Step) -> None:
-        total = sum(len(group.trajectories) for group in current.groups)
+        total = sum(len(group.trajectories) for group in current.groups.values())
         drops = current.drops
         if total and sum(drops.counts[reason] for reason in drops.causes) == total:
             counted = ", ".join(f"{drops.counts[reason]} {reason}" for reason in drops.causes)
@@ -209,18 +243,9 @@ class RolloutScheduler:
             raise RolloutError(f"none of the step's {total} trajectories can be used ({counted}); the first: {cause}")
 
 
-def _begin(step: int, left_over: Sequence[Group]) -> _Step:
-    """A step that starts with what is left over; after a resume that may be groups of the same step."""
-    own = [group.index for group in left_over if _order(group)[0] == step]
-    return _Step(step, first_index=max(own, default=-1) + 1, groups=list(left_over), kept=list(left_over))
+def _is_younger(version: int | None, oldest_version: int) -> bool:
+    return version is None or version >= oldest_version
 
 
-def _order(group: Group) -> tuple[int, int]:
-    """By the step that generated a group, then by its place there."""
-    return int(group.id.removeprefix("s").partition("-")[0]), group.index
-
-
-def _numbered(groups: Sequence[Group], among: Sequence[Group] | None = None) -> tuple[Group, ...]:
-    """Groups with their place in this step as ``index``."""
-    places = {group.id: place for place, group in enumerate(groups if among is None else among)}
-    return tuple(replace(group, index=places[group.id]) for group in groups)
+def _place(group: Group) -> int:
+    return group.index

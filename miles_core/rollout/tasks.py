@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from miles_core.errors import DataError
+from miles_core.errors import DataError, MilesError
 from miles_core.types import Task, Trajectory
 from miles_core.types.records import from_record, to_record
 
@@ -32,6 +32,15 @@ class Pending:
     task: Task
     tries: int = 0
     done: Mapping[int, Trajectory] = field(default_factory=dict)
+
+    def younger_than(self, oldest_version: int) -> Pending:
+        """The same without trajectories that hold a token of an older policy version."""
+        done = {
+            member: trajectory
+            for member, trajectory in self.done.items()
+            if all((sample.oldest_version or 0) >= oldest_version for sample in trajectory.samples)
+        }
+        return replace(self, done=done)
 
     def to_record(self) -> dict[str, Any]:
         """A plain record for a checkpoint."""
@@ -127,7 +136,12 @@ class TaskStream:
     def _is_long(self, task: Task) -> bool:
         if self._max_prompt_tokens is None or self._prompt_tokens is None:
             return False
-        tokens = self._prompt_tokens(task)
+        try:
+            tokens = self._prompt_tokens(task)
+        except MilesError as error:
+            raise DataError(
+                f"the prompt of task {task.id} cannot be tokenized: {error.message}", remedy=error.remedy
+            ) from error
         if tokens > self._max_prompt_tokens:
             logger.info("task %s is left out: its prompt has %d tokens", task.id, tokens)
         return tokens > self._max_prompt_tokens

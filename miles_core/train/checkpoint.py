@@ -57,7 +57,7 @@ def write_checkpoint(
         _write_files(partial, files)
         _sync_tree(partial)
         partial.rename(path)
-        _sync(path.parent)  # without it the name may be lost although the files are safe
+        sync(path.parent)  # without it the name may be lost although the files are safe
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, OSError | SafetensorError):
@@ -74,6 +74,15 @@ def steps_in(folder: Path) -> dict[int, Path]:
         if match is not None and path.is_dir():
             found[int(match[1])] = path
     return dict(sorted(found.items()))
+
+
+def sync(path: Path) -> None:
+    """Return when the file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_files(partial: Path, files: Mapping[str, bytes]) -> None:
@@ -93,18 +102,10 @@ def _files(folder: Path) -> Iterator[Path]:
 def _sync_tree(folder: Path) -> None:
     """Files before the folders that name them, inner folders before outer ones."""
     for file in _files(folder):
-        _sync(file)
+        sync(file)
     for inner in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
-        _sync(inner)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(inner)
+    sync(folder)
 
 
 def _check_space(path: Path, nbytes: int) -> None:
@@ -124,7 +125,7 @@ def _retain(folder: Path, keep: int) -> None:
         removed = folder / f".step-{step}.removed"
         try:
             (folder / f"step-{step}").rename(removed)
-            _sync(folder)
+            sync(folder)
             shutil.rmtree(removed)
         except OSError as error:
             _LOG.warning("cannot delete the old checkpoint %s: %s", removed, error)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save_file
 
 from miles_core.errors import CheckpointError
+from miles_core.train.checkpoint import sync
 from miles_core.train.checkpoint_names import by_checkpoint_name, without_aliases
 from miles_core.train.optimizer_state import OptimizerState
 from miles_core.train.random_states import RandomStates
@@ -95,9 +97,12 @@ class Snapshot:
         (path / OPTIMIZER).parent.mkdir(parents=True, exist_ok=True)
         for config in self._configs:
             config.save_pretrained(path)
-        save_file(by_checkpoint_name(self._mapping, self._weights), path / WEIGHTS, metadata={"format": "pt"})
         copy_tokenizer(self._source, path)
         save_file(self._moments, path / OPTIMIZER, metadata=self._metadata)
+        with ThreadPoolExecutor(1) as pool:
+            synced = pool.submit(sync, path / OPTIMIZER)  # the disk works while the other file is filled
+            save_file(by_checkpoint_name(self._mapping, self._weights), path / WEIGHTS, metadata={"format": "pt"})
+            synced.result()
 
 
 def restore_snapshot(path: Path, model: Any, mapping: NameMapping, optimizer: torch.optim.Optimizer) -> None:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+class RefusedError(WeightSyncError):
+    """Every engine that failed is well and answered with a status that says no."""
+
+
 class EngineExchange:
     """One HTTP exchange takes at most ``timeout`` seconds."""
 
@@ -39,9 +43,7 @@ class EngineExchange:
             ) from error
         if not reply.ok:
             reason, remedy = _refusal(text)
-            raise WeightSyncError(
-                f"engine {url}: {stage} was refused with status {reply.status}: {reason}", remedy=remedy
-            )
+            raise RefusedError(f"engine {url}: {stage} was refused with status {reply.status}: {reason}", remedy=remedy)
         return text
 
     async def all(self, path: str, body: Mapping[str, Any] | None, *, stage: str) -> list[str]:
@@ -71,7 +73,10 @@ def _joined(failures: Sequence[WeightSyncError], engines: int) -> WeightSyncErro
     if len(failures) == 1:
         return failures[0]
     messages = "; ".join(failure.message for failure in failures)
-    error = WeightSyncError(f"{len(failures)} of {engines} engines failed: {messages}", remedy=failures[0].remedy)
+    refused = all(isinstance(failure, RefusedError) for failure in failures)
+    error = (RefusedError if refused else WeightSyncError)(
+        f"{len(failures)} of {engines} engines failed: {messages}", remedy=failures[0].remedy
+    )
     error.__cause__ = failures[0]
     return error
 

@@ -118,6 +118,7 @@ def _fingerprint(config: Any, seed: int, blocks: BlockSet) -> dict[str, Any]:
     return {
         "files": [[file.name, file.size] for file in blocks.files],
         "columns": columns,
+        "split": getattr(config, "split", None),
         "shuffle": config.shuffle,
         "seed": seed if config.shuffle else None,
     }

@@ -39,6 +39,8 @@ class Planes:
         self.logged: list[dict[str, float]] = []
         self.saved: dict[int, dict] = {}
         self.position = 0
+        self.versions: list[int] = []
+        self.oldest: list[int] = []
         self.on_step = lambda step: None
 
     async def event(self, name: str, number: int) -> None:
@@ -48,7 +50,8 @@ class Planes:
             raise EngineError(f"{name} {number} failed")
 
     # the scheduler
-    async def step(self, step: int) -> StepRollout | None:
+    async def step(self, step: int, oldest_version: int) -> StepRollout | None:
+        self.oldest.append(oldest_version)
         if step >= self.data:
             return None
         self.position += 1
@@ -107,13 +110,15 @@ class Records:
 
     def phase(self, name: str) -> None: ...
 
-    def step(self, step, rollout, metrics) -> None:
+    def step(self, step, rollout, metrics, *, version) -> None:
+        self.planes.versions.append(version)
         self.planes.logged.append({"step": step, **metrics})
         self.planes.on_step(step)
 
-    def finish(self, step, metrics) -> None:
-        if metrics:
-            self.planes.logged.append({"step": step, **metrics})
+    def evaluation(self, step, metrics) -> None:
+        self.planes.logged.append({"step": step, **metrics})
+
+    def finish(self) -> None: ...
 
 
 def make(planes: Planes, *, max_staleness: int = 0, state: RunState | None = None, **overrides) -> TrainingLoop:
@@ -122,7 +127,8 @@ def make(planes: Planes, *, max_staleness: int = 0, state: RunState | None = Non
     state = state or RunState()
     buffer = StepBuffer(max_staleness, FilterChain([]), trained=state.step)
     saver = Saver(planes, Path("x"), config.checkpoint, planes, buffer, facts={}, last_step=state.step)
-    parts = LoopParts(planes, buffer, planes, planes, planes, saver, Records(planes), learning_rate(config), planes)
+    evaluator = planes if config.eval is not None else None
+    parts = LoopParts(planes, buffer, planes, planes, planes, saver, Records(planes), learning_rate(config), evaluator)
     return TrainingLoop(config, parts, state)
 
 
@@ -255,19 +261,40 @@ async def test_a_checkpoint_is_of_the_moment_before_the_next_step_begins() -> No
 EVAL = '{data = {use = "jsonl", path = "tasks.jsonl"}, every = 2}'
 
 
-async def test_evaluations_come_at_their_interval_and_at_the_end_once_and_in_the_step_s_metrics() -> None:
+async def test_evaluations_come_at_their_interval_and_at_the_end_once() -> None:
     planes = Planes(lambda step: (0.0, 1.0))
-    await make(planes, run__steps=4, eval=EVAL).run()
-    assert names(planes, "eval") == [("eval", 2), ("eval", 4)]
-    assert ["eval/reward" in row for row in planes.logged] == [False, True, False, True]
-    assert planes.events.index(("publish", 2)) < planes.events.index(("eval", 2)) < planes.events.index(("generate", 2))
+    await make(planes, run__steps=5, eval=EVAL, checkpoint__every=2).run()
+    assert names(planes, "eval") == [("eval", 2), ("eval", 4), ("eval", 5)]
+    assert [row["step"] for row in planes.logged if "eval/reward" in row] == [2, 4, 5]
+    order = names(planes, "publish", "save", "eval", "generate")
+    assert order.index(("publish", 2)) < order.index(("save", 2)) < order.index(("eval", 2))
+    assert order.index(("eval", 2)) < order.index(("generate", 2)), "weights and engines stay as they are meanwhile"
 
 
-async def test_an_end_that_no_step_foresaw_is_evaluated_too() -> None:
+async def test_an_end_that_no_step_foresaw_is_evaluated_too_but_not_a_stop() -> None:
     planes = Planes(lambda step: (0.0, 1.0), data=3)
     await make(planes, run__steps=50, eval=EVAL).run()
-    assert names(planes, "eval") == [("eval", 2), ("eval", 3)]
-    assert planes.logged[-1] == {"step": 3, "eval/reward": 0.5}
+    assert names(planes, "eval", "save") == [("eval", 2), ("save", 3), ("eval", 3)]
+    stopped = Planes(lambda step: (0.0, 1.0))
+    loop = make(stopped, run__steps=50, eval=EVAL)
+    stopped.on_step = lambda step: loop.stop() if step == 3 else None
+    await loop.run()
+    assert names(stopped, "eval", "save") == [("eval", 2), ("save", 3)]
+
+
+async def test_an_evaluation_that_fails_loses_no_checkpoint() -> None:
+    planes = Planes(lambda step: (0.0, 1.0), fail_at=("eval", 2))
+    with pytest.raises(EngineError):
+        await make(planes, run__steps=50, eval=EVAL, checkpoint__every=2).run()
+    assert names(planes, "save") == [("save", 2)]
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+async def test_generation_is_told_the_oldest_version_that_its_step_may_be_trained_on(max_staleness: int) -> None:
+    planes = Planes(lambda step: (0.0, 1.0))
+    await make(planes, run__steps=4, max_staleness=max_staleness).run()
+    assert planes.oldest == [step - max_staleness for step in range(4)]
+    assert planes.versions == [0, 1, 2, 3], "a step is recorded with the version that it was trained on"
 
 
 async def test_empty_steps_in_a_row_are_counted_over_a_resume() -> None:

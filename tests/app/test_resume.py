@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from miles_core.app.resume import differences, load_resumed
+from miles_core.app.resume import clear_later, differences, load_resumed
 from miles_core.app.run_lock import run_lock
 from miles_core.app.run_state import RunState
 from miles_core.app.saving import ROLLOUT_FILE, run_file
@@ -50,6 +50,7 @@ def test_the_newest_whole_checkpoint_is_taken_and_broken_ones_make_room(tmp_path
     assert resumed.rollout == {"step": 10}
     assert len(saved.warnings) == 1
     assert "step-20" in saved.warnings[0]
+    assert clear_later(run, saved.step) == ["step-20 is now step-20.old"]
     assert not (run / "checkpoints" / "step-20").exists(), "its step can be saved again"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -9,6 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+
+from miles_core.lib.archive import load_archive
+from miles_core.telemetry.episodes import read_episodes
 
 from .conftest import ROOT
 
@@ -78,13 +82,42 @@ def test_ctrl_c_stops_after_the_step_with_a_checkpoint_that_the_run_goes_on_from
     assert [row["step"] for row in resumed.metrics] == list(range(1, done + 2))
 
 
-def test_nothing_is_lost_or_trained_twice_with_generation_ahead_and_groups_left_over(miles) -> None:
+def seen(run) -> list[str]:
+    """The task of every group that a step of the run trained or dropped, once per group."""
+    groups = {
+        (trajectory.id.rpartition("-t")[0], trajectory.task.id)
+        for step in read_episodes(run.folder)
+        for trajectory in step.trajectories
+    }
+    return [task for _, task in sorted(groups)]
+
+
+def waiting(run, step: int) -> list[str]:
+    """The tasks that a checkpoint says are still to come: begun, left over, or generated and not yet trained."""
+    tree = load_archive(run.folder / "checkpoints" / f"step-{step}" / "state" / "rollout.npz")
+    scheduler, steps = tree["scheduler"], tree["buffer"]
+    groups = [*scheduler["pending"], *scheduler["left_over"], *(group for step in steps for group in step["groups"])]
+    return [entry["task"]["id"] for entry in groups]
+
+
+@pytest.mark.parametrize("stragglers", ["wait", "requeue"])
+def test_no_task_is_lost_or_trained_twice_with_generation_ahead_and_groups_left_over(
+    miles, tmp_path, stragglers: str
+) -> None:
+    tasks = [{"id": f"n{i:04}", "prompt": f"value of {'abcdefgh'[i % 8]}?", "label": str(i % 4)} for i in range(5000)]
+    (tmp_path / "many.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
     options = {
+        "data__path": tmp_path / "many.jsonl",
+        "data__shuffle": "false",
         "rollout__max_staleness": 2,
+        "rollout__max_steps_ahead": 1,
         "rollout__fill": "kept",
         "rollout__over_sampling": 1.5,
-        "rollout__stragglers": "requeue",
-        "rollout__max_groups_per_step": 8,
+        "rollout__stragglers": stragglers,
+        "rollout__max_groups_per_step": 12,
+        "rollout__groups_per_step": 3,
+        "rollout__group_size": 4,
+        "run__episodes_per_step": 10_000,
         "checkpoint__every": 1,
     }
     run = miles.start(run__steps=500, run__max_empty_steps=500, **options)
@@ -92,10 +125,16 @@ def test_nothing_is_lost_or_trained_twice_with_generation_ahead_and_groups_left_
     run.process.kill()
     run.wait()
     done = max(int(path.name.split("-")[1]) for path in (run.folder / "checkpoints").glob("step-*"))
-    resumed = miles.resume(run, run__steps=done + 3)
+    resumed = miles.resume(run, run__steps=done + 4)
     assert resumed.wait() == 0, resumed.output
-    assert [row["step"] for row in resumed.metrics] == list(range(1, done + 4))
+    assert [row["step"] for row in resumed.metrics] == list(range(1, done + 5))
     assert max(row["rollout/staleness_max"] for row in resumed.metrics) <= 2
+    last = resumed.metrics[-1]
+    everything = seen(resumed) + waiting(resumed, done + 4)
+    assert len(everything) == len(set(everything)), "no task comes twice"
+    ids = [task["id"] for task in tasks]
+    assert sorted(everything) == ids[: len(everything)], "none is missing"
+    assert len(everything) >= last["data/tasks"]
 
 
 def test_a_run_that_is_going_on_is_not_resumed_beside_itself_and_a_finished_one_says_what_to_do(miles) -> None:
@@ -144,6 +183,7 @@ def test_evaluations_during_a_run_and_alone_agree_on_the_same_checkpoint(miles) 
     run = miles.train(run__steps=2, eval=EVAL, engine__deterministic="true")
     assert run.process.returncode == 0, run.output
     during = run.metrics[-1]
+    assert during["step"] == 2
     assert during["eval/tasks"] == 6
     assert during["eval/pass@2"] >= during["eval/pass@1"]
     alone = miles_command("eval", str(run.folder))

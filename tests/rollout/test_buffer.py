@@ -53,6 +53,21 @@ async def test_generation_is_never_further_ahead_than_the_bound(max_staleness: i
     assert max(ahead) == max_staleness
 
 
+async def test_generation_may_be_kept_closer_than_the_bound_on_staleness() -> None:
+    buffer = StepBuffer(2, NO_FILTERS, ahead=0)
+    with anyio.move_on_after(0.01) as scope:
+        await buffer.reserve(1)
+    assert scope.cancelled_caught
+
+
+async def test_a_step_is_in_the_buffer_before_put_awaits_anything() -> None:
+    buffer = StepBuffer(1, NO_FILTERS)
+    putting = buffer.put(rollout(0, 0))
+    putting.send(None)
+    assert [record["step"] for record in buffer.state()] == [0]
+    putting.close()
+
+
 async def test_groups_older_than_the_bound_are_dropped_and_counted() -> None:
     buffer = StepBuffer(1, NO_FILTERS)
     await buffer.put(rollout(0, 3, 4, 5))

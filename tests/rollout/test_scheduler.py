@@ -192,6 +192,26 @@ async def test_the_end_of_the_data_makes_a_short_step_and_then_none() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("staleness", [0, 1])
+async def test_a_step_is_full_whether_what_waits_is_still_young_enough_or_not(staleness: int) -> None:
+    scheduler = make(Groups(useful("1")), fill="kept", over_sampling=1.5)
+    await scheduler.step(0)
+    following = await scheduler.step(1, oldest_version=1 - staleness)  # the groups hold tokens of version 0
+    assert len(following.kept) == 4
+    assert tasks(following.kept) == ([4, 5, 6, 7] if staleness else [6, 7, 8, 9])
+    assert following.dropped["stale"] == (0 if staleness else 2)
+    assert {group.id for group in following.groups} >= {group.id for group in following.kept}
+
+
+async def test_finished_members_of_a_continued_group_are_generated_anew_when_they_are_too_old() -> None:
+    answers = {0: [(0.0, None), (0.0, 1.0)]}
+    runner = Groups(lambda number: answers[number].pop(0) if answers.get(number) else (0.0, 1.0))
+    scheduler = make(runner, groups_per_step=2)
+    await scheduler.step(0)
+    await scheduler.step(1, oldest_version=1)
+    assert [done for number, done in runner.seen if number == 0] == [0, 0]
+
+
 def resumed(scheduler: RolloutScheduler, runner, **settings) -> RolloutScheduler:
     """A new scheduler with the state of another, through the bytes of a checkpoint."""
     after = make(runner, **settings)
