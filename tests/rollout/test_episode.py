@@ -11,6 +11,8 @@ import pytest
 from miles_core.kinds.environments import Observation, Step
 from miles_core.types import Message, Status
 
+from .conftest import ScriptedEngine
+
 pytestmark = pytest.mark.anyio
 
 
@@ -231,3 +233,11 @@ async def test_a_blocking_step_that_hangs_is_abandoned(play) -> None:
     trajectory = await play(Hanging(), "a", timeout=0.1)
     release.set()
     assert trajectory.status is Status.FAILED
+
+
+async def test_a_prompt_that_leaves_room_for_one_token_is_kept_and_gets_one(play, chat) -> None:
+    engine = ScriptedEngine(chat, "get c")
+    trajectory = await play(Counting(), engine=engine, max_context_tokens=20, max_turns=1)
+    assert len(engine.requests[0].input_ids) == 19
+    assert engine.requests[0].sampling.max_new_tokens == 1
+    assert trajectory.samples[0].trained_tokens == 1

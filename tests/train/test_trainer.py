@@ -169,3 +169,26 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(make_backend) ->
         backend.optimizer_step(1e-3)
     for name, expected in before.items():
         assert torch.equal(backend.parameters()[name], expected)
+
+
+def test_a_step_that_the_mini_batches_do_not_divide_trains_every_sample_once(make_backend) -> None:
+    groups = tuple(make_group(index, *[float(member % 2) for member in range(6)]) for index in range(5))
+    backend = make_backend()
+    trainer = make_trainer(backend, mini_batches=4)
+    seen: list[str] = []
+    batches: list[int] = []
+    forward_backward, optimizer_step = backend.forward_backward, backend.optimizer_step
+
+    def counting(samples, loss, **options) -> None:
+        seen.extend(sample.trajectory_id for sample in samples)
+        forward_backward(samples, loss, **options)
+
+    def stepping(rate: float) -> float:
+        batches.append(len(seen))
+        return optimizer_step(rate)
+
+    backend.forward_backward, backend.optimizer_step = counting, stepping
+    tokens = sum(t.samples[0].trained_tokens for g in groups for t in g.trajectories)
+    trainer.train_step(step(groups, denominator=tokens))
+    assert sorted(seen) == sorted(t.samples[0].trajectory_id for g in groups for t in g.trajectories)
+    assert batches == [8, 16, 23, 30]
