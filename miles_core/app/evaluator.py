@@ -26,6 +26,10 @@ class Evaluator:
         self._folder = folder
         self._progress = progress
 
+    def has_evaluated(self, step: int) -> bool:
+        """Whether the file of that step is there."""
+        return (self._folder / f"step-{step}.json").is_file()
+
     async def evaluate(self, step: int) -> dict[str, float]:
         """Score the policy that the engines serve now; returns metrics.
 

@@ -37,7 +37,7 @@ from miles_core.train.schedule import LearningRateSchedule
 from miles_core.weights.publish import Publisher
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from miles_core.app.dumps import Dumper
@@ -58,7 +58,8 @@ JSONL = "miles-hub/jsonl"
 class Run:
     """One run of a checked config in its folder; ``config_file`` is the resolved one, ``lock`` its plugins.
 
-    ``stuck`` names, after the run, trackers that did not come to an end.
+    ``on_start`` is called when everything has started and the first step begins. ``stuck`` names, after the run,
+    trackers that did not come to an end.
     """
 
     wiring: Wiring
@@ -67,6 +68,7 @@ class Run:
     lock: Sequence[Mapping[str, Any]] = ()
     resumed: Resumed | None = None
     dumper: Dumper | None = None
+    on_start: Callable[[], None] = lambda: None
     stuck: Sequence[str] = field(default=(), init=False)
     _loop: TrainingLoop | None = field(default=None, init=False)
 
@@ -125,6 +127,7 @@ class Run:
             if state.version:  # engines begin with version 0, and with these weights
                 self.progress.phase("sync")
                 await parts.publisher.publish(state.version)
+            self.on_start()
             self._loop = loop
             return await loop.run()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
@@ -12,6 +12,7 @@ import anyio
 
 from miles_core.app.ending import Ending, Outcome, exhausted, limit_reached, outcome
 from miles_core.app.errors import single_error
+from miles_core.errors import MilesError, RolloutError
 from miles_core.telemetry.metrics import rollout_metrics
 from miles_core.train.batching import TrainStep
 
@@ -52,6 +53,9 @@ class LoopEvaluator(Protocol):
     async def evaluate(self, step: int) -> Mapping[str, float]:
         """Score the policy that the engines serve now."""
 
+    def has_evaluated(self, step: int) -> bool:
+        """Whether there is an evaluation after ``step`` steps, perhaps from before a resume."""
+
 
 class Placement(Protocol):
     """Who has the memory: engines, or the trainer while it trains."""
@@ -87,6 +91,7 @@ class TrainingLoop:
         self._evaluated = -1
         self._seconds: dict[str, float] = {}
         self._started = 0.0
+        self._at_rest = False
 
     def stop(self) -> None:
         """End the run after the step that is running, with a checkpoint."""
@@ -102,12 +107,18 @@ class TrainingLoop:
         """
         ending: Ending | None = None
         with single_error():
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._generate)
-                ending = await self._train()
-                tasks.cancel_scope.cancel()
+            try:
+                async with anyio.create_task_group() as tasks:
+                    await self._make_up()
+                    tasks.start_soon(self._generate)
+                    ending = await self._train()
+                    tasks.cancel_scope.cancel()
+            except Exception:
+                await self._rescue()
+                raise
             assert ending is not None
             await self._finish(ending)
+        assert ending is not None
         if ending == "exhausted":
             raise exhausted(self._state.empty, self._config.run.solved_reward)
         return outcome(self._state, ending)
@@ -132,8 +143,10 @@ class TrainingLoop:
         while (ending := limit_reached(self._config.run, state)) is None:
             if self._stopping:
                 return "stopped"
+            self._at_rest = True
             with self._phase("rollout"):
                 rollout = await self._parts.buffer.get(state.step, state.version)
+            self._at_rest = False
             if rollout is None:
                 return "data"
             await self._step(rollout)
@@ -199,6 +212,20 @@ class TrainingLoop:
             dumper.write(folder, rollout, step)
         return folder
 
+    async def _rescue(self) -> None:
+        """After a failure that came while the trainer was at rest, such as a bad row: what was learned is saved."""
+        if self._at_rest and self._parts.saver.last_step != self._state.step:
+            with suppress(MilesError):
+                await self._save()
+                await self._parts.saver.wait()
+
+    async def _make_up(self) -> None:
+        """The evaluation that a run was killed before, after its checkpoint."""
+        table, evaluator, step = self._config.eval, self._parts.evaluator, self._state.step
+        due = table is not None and table.every and step and step % table.every == 0
+        if due and evaluator is not None and not evaluator.has_evaluated(step):
+            await self._evaluate()
+
     async def _evaluate(self) -> None:
         """Evaluate; no weights change meanwhile, since this task is the one that publishes."""
         step, evaluator = self._state.step, self._parts.evaluator
@@ -206,7 +233,11 @@ class TrainingLoop:
             return
         self._evaluated = step
         with self._phase("eval"):
-            metrics = await evaluator.evaluate(step)
+            try:
+                metrics = await evaluator.evaluate(step)
+            except RolloutError as error:  # such as a grader that is out of service: no reason to stop learning
+                self._parts.recorder.warn(f"the evaluation after step {step} failed: {error}")
+                return
         self._parts.recorder.evaluation(step, metrics)
 
     async def _finish(self, ending: Ending) -> None:

@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from miles_core.app.wiring import Wiring
     from miles_core.config.schema import DataTable, EnvironmentTable
     from miles_core.kinds.engines import EngineClient
-    from miles_core.rollout.tasks import Pending
     from miles_core.session.tokenizer import ChatTokenizer
     from miles_core.types import Task
 
 
-def build_tasks(wiring: Wiring, table: DataTable, tokenizer: ChatTokenizer, *, epochs: int | None) -> TaskStream:
-    """The tasks of a data table."""
-    tito = TokenInTokenOut(tokenizer)
+def build_tasks(
+    wiring: Wiring, table: DataTable, tokenizer: ChatTokenizer, *, epochs: int | None, seed: int | None = None
+) -> TaskStream:
+    """The tasks of a data table, in the order of ``seed``, or else of the run's."""
 
     def prompt_tokens(task: Task) -> int:
-        return len(tito.initial(list(task.messages)))
+        return len(TokenInTokenOut(tokenizer, task.tools).initial(list(task.messages)))
 
-    source = wiring.source(table)
+    source = wiring.source(table, seed)
     return TaskStream(source, epochs=epochs, max_prompt_tokens=table.max_prompt_tokens, prompt_tokens=prompt_tokens)
 
 
@@ -113,9 +113,13 @@ def build_evaluation(wiring: Wiring, client: EngineClient, tokenizer: ChatTokeni
             "the config has no [eval] table",
             remedy='Add [eval] with a nested data table, such as data = { use = "jsonl", path = "eval.jsonl" }.',
         )
-    tasks: list[Pending] = build_tasks(wiring, table.data, tokenizer, epochs=1).take(table.tasks)
+    # not the run's seed: runs of different seeds are compared on the same tasks
+    stream = build_tasks(wiring, table.data, tokenizer, epochs=1, seed=0)
+    tasks = [task for _ in range(table.tasks) if (task := stream.next()) is not None]
     if not tasks:
-        raise ConfigError("the data of [eval] holds no task", remedy="Correct eval.data.")
+        limit = table.data.max_prompt_tokens
+        reason = "" if limit is None else f" whose prompt has at most eval.data.max_prompt_tokens = {limit} tokens"
+        raise ConfigError(f"the data of [eval] holds no task{reason}", remedy="Correct eval.data.")
     settings = replace(training_groups(wiring), group_size=table.samples_per_task, temperature=table.temperature)
     runner = build_runner(wiring, client, tokenizer, settings)
     return Evaluation(tasks, runner, pass_reward=table.pass_reward, seed=wiring.config.run.seed)

@@ -43,6 +43,10 @@ class Recorder:
         """Say what the run is doing."""
         self._progress.phase(name)
 
+    def warn(self, text: str) -> None:
+        """Tell what went wrong and did not stop the run."""
+        logger.warning("%s", text)
+
     def step(self, step: int, rollout: StepRollout, metrics: Mapping[str, float], *, version: int) -> None:
         """Record step number ``step``, counted from 1; ``version`` was committed when it was trained."""
         self._last = rollout

@@ -71,7 +71,7 @@ def differences(saved: Mapping[str, Any], config: Config, lock: Sequence[Mapping
     Raises:
         ConfigError: for a change that a resumed run cannot work with.
     """
-    before, after = dict(_flat(saved["config"])), dict(_flat(config.model_dump(mode="json")))
+    before, after = dict(_flat(saved.get("config", {}))), dict(_flat(config.model_dump(mode="json")))
     changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
     changed = [key for key in changed if key not in _NOT_COMPARED]
     lines = [f"{key}: {_shown(before.get(key))} -> {_shown(after.get(key))}" for key in changed]
@@ -86,7 +86,7 @@ def differences(saved: Mapping[str, Any], config: Config, lock: Sequence[Mapping
 
 
 def _plugin_changes(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[str]:
-    old, new = ({(row["kind"], row["use"]): row for row in rows} for rows in (before, after))
+    old, new = ({(row.get("kind"), row.get("use")): row for row in rows} for rows in (before, after))
     lines = []
     for key in sorted(old.keys() | new.keys()):
         then, now = _build(old.get(key)), _build(new.get(key))
@@ -98,7 +98,7 @@ def _plugin_changes(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping
 def _build(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "not used"
-    return f"{row['distribution'] or 'by import path'} {row['version'] or ''} ({row['target']})"
+    return f"{row.get('distribution') or 'by import path'} {row.get('version') or ''} ({row.get('target')})"
 
 
 def _flat(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

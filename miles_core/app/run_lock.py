@@ -6,7 +6,7 @@ import fcntl
 import os
 import socket
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from miles_core.errors import CheckpointError
 
@@ -20,10 +20,9 @@ def run_lock(run_dir: Path) -> Iterator[None]:
     """Hold the folder; the system lets go of it when the process ends, however it ends.
 
     Raises:
-        CheckpointError: naming the process that holds it.
+        CheckpointError: naming the process that holds it, or if the folder is not writable.
     """
-    path = run_dir / "run.lock"
-    with path.open("a+", encoding="utf-8") as file:
+    with _opened(run_dir / "run.lock") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -37,3 +36,12 @@ def run_lock(run_dir: Path) -> Iterator[None]:
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         yield
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        return path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write to the run folder {path.parent}: {error.strerror}", remedy="Make it writable, or copy it."
+        ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from miles_core.config.schema import PluginTable
@@ -46,13 +46,15 @@ class Wiring:
         """Make the plugin that a table names."""
         return self.hub.build(kind, table, self.context(**services))
 
-    def source(self, table: PluginTable) -> DataSource:
-        """Make the data source of a table; it may make others of tables nested in its own."""
+    def source(self, table: PluginTable, seed: int | None = None) -> DataSource:
+        """Make the data source of a table, with the run's seed or another; it may make others of nested tables."""
 
         def build_source(options: Mapping[str, Any]) -> DataSource:
-            return self.source(PluginTable.model_validate(options))
+            return self.source(PluginTable.model_validate(options), seed)
 
-        made: DataSource = self.build("data_sources", table, build_source=build_source)
+        context = self.context(build_source=build_source)
+        context = context if seed is None else replace(context, seed=seed)
+        made: DataSource = self.hub.build("data_sources", table, context)
         return made
 
 

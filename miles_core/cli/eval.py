@@ -17,7 +17,7 @@ def evaluate(
 ) -> int:
     """Score a checkpoint on the tasks of the config's [eval] table: mean reward, pass@k, and a 95 % interval.
 
-    The metrics go to evals/step-N.json in the run's folder, or into a new folder below runs/.
+    The metrics go to evals/step-N.json in the run's folder, or into a new folder below runs/evals/.
 
     Parameters
     ----------
@@ -46,11 +46,7 @@ def evaluate(
     wiring = wire(loaded, Path())
     lock = check_run(wiring)
     model, step = _model(run_dir, checkpoint, wiring.model.path)
-    if run_dir is None:
-        run_dir = create_run_dir(loaded)
-        write_records(run_dir, loaded, lock)
-    work_dir = run_dir / "evals"
-    work_dir.mkdir(exist_ok=True)
+    work_dir = create_run_dir(loaded, below="evals") if run_dir is None else _folder(run_dir / "evals")
     config_file = write_records(work_dir, loaded, lock)
     wiring = wire(load_config(config_file), work_dir)
     with TrainingProgress(None, "evaluation") as progress, logging_to(work_dir / "logs" / "driver.log", progress.say):
@@ -58,6 +54,18 @@ def evaluate(
     print(f"{model}: {summary(metrics)}")  # noqa: T201
     print(f"files: {work_dir / f'step-{step}.json'}")  # noqa: T201
     return 0
+
+
+def _folder(path: Path) -> Path:
+    from miles_core.errors import CheckpointError
+
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot create {path}: {error.strerror}", remedy="Make the run's folder writable."
+        ) from error
+    return path
 
 
 def _model(run_dir: Path | None, checkpoint: str | None, model_path: Path) -> tuple[Path, int]:

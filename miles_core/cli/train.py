@@ -18,7 +18,7 @@ from miles_core.app.ending import limit_reached
 from miles_core.app.interrupt import on_interrupt
 from miles_core.app.launch import Run
 from miles_core.app.resume import clear_later, differences, load_resumed
-from miles_core.app.run_dir import create_run_dir, write_records
+from miles_core.app.run_dir import create_run_dir, records_replaced, write_records
 from miles_core.app.run_lock import run_lock
 from miles_core.app.run_state import EmptySteps
 from miles_core.app.wiring import wire
@@ -103,12 +103,12 @@ def _resume(reference: str, config: Path | None, overrides: Sequence[str], dump:
         if resumed.rollout is not None:  # other data is refused here, before anything is changed or started
             wiring.source(loaded.config.data).restore(resumed.rollout["scheduler"]["tasks"]["source"])
         warnings = [*saved.warnings, *clear_later(run_dir, saved.step)]
-        config_file = write_records(run_dir, loaded, lock)
-        progress = TrainingProgress(loaded.config.run.steps)
-        wiring = _rewired(wiring, config_file, run_dir)
-        run = Run(wiring, config_file, progress, lock, resumed, Dumper(run_dir, dump))
-        first = f"run {run_dir}, resumed after step {resumed.state.step}"
-        return _execute(run, [first, *map("warning: {}".format, warnings), *lines])
+        with records_replaced(run_dir, loaded, lock) as (config_file, keep):
+            progress = TrainingProgress(loaded.config.run.steps)
+            wiring = _rewired(wiring, config_file, run_dir)
+            run = Run(wiring, config_file, progress, lock, resumed, Dumper(run_dir, dump), on_start=keep)
+            first = f"run {run_dir}, resumed after step {resumed.state.step}"
+            return _execute(run, [first, *map("warning: {}".format, warnings), *lines])
 
 
 def _rewired(wiring: Wiring, config_file: Path, run_dir: Path) -> Wiring:
@@ -143,7 +143,7 @@ def _steps(dump: Sequence[str]) -> list[int] | None:
     """The steps to dump; ``None`` means all."""
     if "all" in dump:
         return None
-    if wrong := [word for word in dump if not word.isdecimal() or word == "0"]:
+    if wrong := [word for word in dump if not word.isdecimal() or not int(word)]:
         raise ConfigError(f"--dump takes a step, counted from 1, or `all`; got {wrong[0]!r}")
     return [int(word) for word in dump]
 
@@ -159,7 +159,9 @@ def _execute(run: Run, lines: Sequence[str]) -> int:
             record(outcome)
     if outcome is None or outcome.ending == "stopped":
         after = "" if outcome is None else f" after step {outcome.steps}, with a checkpoint"
-        print(f"interrupted{after}; go on with: miles train --resume {run.path}", flush=True)  # noqa: T201
+        saved = run.checkpoint(0).is_dir()
+        advice = f"go on with: miles train --resume {run.path}" if saved else "nothing was saved yet: start it again"
+        print(f"interrupted{after}; {advice}", flush=True)  # noqa: T201
         code = 130
     else:
         print(_summary(outcome, run.path), flush=True)  # noqa: T201

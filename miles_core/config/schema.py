@@ -250,7 +250,9 @@ class EvalTable(Table):
 
     data: DataTable = Field(description="plugin: the tasks; a table like [data]")
     every: int = Field(0, ge=0, description="steps between evaluations; 0: at the end only")
-    tasks: int = Field(64, ge=1, description="tasks of an evaluation, the first ones of the data")
+    tasks: int = Field(
+        64, ge=1, description="tasks of an evaluation: the first ones of the data, the same for every run.seed"
+    )
     samples_per_task: int = Field(1, ge=1, description="trajectories per task; pass@k is reported up to this k")
     temperature: float = Field(1.0, ge=1e-6, description="sampling temperature")
     pass_reward: float = Field(1.0, description="a reward of at least this passes, for pass@k")

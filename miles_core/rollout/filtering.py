@@ -100,7 +100,7 @@ class FilterChain:
         for entry in filters:
             try:
                 verdict = entry.filter.keep(item)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise RolloutError(
                     f"filter {entry.name} raised {type(error).__name__} on {what}: {error}",
                     remedy="Mend the filter: a group is neither kept nor dropped by an error.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
-from miles_core.errors import RolloutError
+from miles_core.errors import MilesError, RolloutError
 from miles_core.rollout.filtering import Drops
 from miles_core.rollout.groups import GroupWork
 from miles_core.rollout.step import StepRollout
@@ -147,7 +147,12 @@ class RolloutScheduler:
         """Tasks that wait from earlier steps come first."""
         pending, self._pending = self._pending[:count], self._pending[count:]
         pending = [task.younger_than(self._oldest_version) for task in pending]
-        pending += self._tasks.take(count - len(pending))
+        try:
+            while len(pending) < count and (fresh := self._tasks.next()) is not None:
+                pending.append(fresh)
+        except MilesError:  # the run ends here, and what was taken before is not lost
+            self._pending = [*pending, *self._pending]
+            raise
         first = current.next_index
         current.taken += len(pending)
         current.next_index += len(pending)

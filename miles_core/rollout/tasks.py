@@ -76,44 +76,46 @@ class TaskStream:
         self._epoch = 0
         self._taken = 0
         self._long = 0
-        self._ended = False
+        self._beyond: Pending | None = None
+        """The first task after the last epoch, for a later run that has more."""
 
-    def take(self, count: int) -> list[Pending]:
-        """Up to ``count`` tasks; fewer only at the end of the data.
+    def next(self) -> Pending | None:
+        """The next task; ``None`` at the end of the data.
 
         Raises:
-            DataError: if a row is malformed, or prompt after prompt is too long.
+            DataError: if a row is malformed, prompt after prompt is too long, or the source fails.
         """
-        taken: list[Pending] = []
         long_in_a_row = 0
-        while len(taken) < count and not self._ended:
-            # one by one: what an epoch's end or a long prompt leaves over would have to be given back
-            for epoch, task in self._next():
-                if self._is_long(task):
-                    self._long += 1
-                    long_in_a_row += 1
-                    self._refuse_only_long(long_in_a_row, task)
-                else:
-                    long_in_a_row = 0
-                    self._epoch = epoch
-                    taken.append(Pending(epoch, task))
-        self._taken += len(taken)
-        return taken
+        while (pending := self._beyond or self._from_source()) is not None:
+            self._beyond = None
+            if self._epochs is not None and pending.epoch >= self._epochs:
+                self._beyond = pending
+                return None
+            if not self._is_long(pending.task):
+                self._epoch = pending.epoch
+                self._taken += 1
+                return pending
+            self._long += 1
+            long_in_a_row += 1
+            self._refuse_only_long(long_in_a_row, pending.task)
+        return None
 
     def state(self) -> dict[str, Any]:
         """The position for a checkpoint."""
-        own = {"epoch": self._epoch, "taken": self._taken, "long": self._long, "ended": self._ended}
+        beyond = None if self._beyond is None else self._beyond.to_record()
+        own = {"epoch": self._epoch, "taken": self._taken, "long": self._long, "beyond": beyond}
         return {**own, "source": dict(self._source.state())}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a position; a higher ``epochs`` than before opens an ended stream again.
+        """Go on from a position.
 
         Raises:
             DataError: if the position belongs to other data.
         """
         self._source.restore(state["source"])
         self._epoch, self._taken, self._long = state["epoch"], state["taken"], state["long"]
-        self._ended = state["ended"] and (self._epochs is None or self._epoch + 1 >= self._epochs)
+        beyond = state.get("beyond")
+        self._beyond = None if beyond is None else Pending.from_record(beyond)
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start of the run."""
@@ -121,17 +123,17 @@ class TaskStream:
         of_source = {f"data/{name}": value for name, value in self._source.metrics().items()}
         return {name: float(value) for name, value in {**own, **of_source}.items()}
 
-    def _next(self) -> list[tuple[int, Task]]:
-        if self._epochs is None:
-            fresh = self._source.take(1)
-        else:
-            before = self._source.state()
-            fresh = self._source.take(1)
-            if fresh and fresh[0][0] >= self._epochs:
-                self._source.restore(before)  # a later resume with more epochs begins with this task
-                fresh = []
-        self._ended = not fresh
-        return fresh
+    def _from_source(self) -> Pending | None:
+        try:
+            taken = self._source.take(1)
+        except MilesError:
+            raise
+        except (Exception, SystemExit) as error:
+            name = f"{type(self._source).__module__}:{type(self._source).__qualname__}"
+            raise DataError(
+                f"data source {name}: take() raised {type(error).__name__}: {error}", remedy="Mend the source."
+            ) from error
+        return Pending(*taken[0]) if taken else None
 
     def _is_long(self, task: Task) -> bool:
         if self._max_prompt_tokens is None or self._prompt_tokens is None:

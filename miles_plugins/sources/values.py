@@ -31,8 +31,8 @@ def label_text(value: Any) -> str | None:
         raise RowError(
             f"`label` must be text or a number; got {shown(value)}", remedy="Correct `label`, or leave it out."
         )
-    if isinstance(value, float) and math.isnan(value):
-        raise RowError("`label` is not a number (NaN)", remedy="Write null where a row has no label.")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise RowError(f"`label` is not a finite number ({value})", remedy="Write null where a row has no label.")
     return str(value)
 
 

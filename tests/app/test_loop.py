@@ -40,6 +40,8 @@ class Planes:
         self.saved: dict[int, dict] = {}
         self.position = 0
         self.versions: list[int] = []
+        self.evaluated: set[int] = set()
+        self.warnings: list[str] = []
         self.oldest: list[int] = []
         self.on_step = lambda step: None
 
@@ -97,6 +99,9 @@ class Planes:
         yield
         await self.event("wake", 0)
 
+    def has_evaluated(self, step: int) -> bool:
+        return step in self.evaluated
+
     async def evaluate(self, step: int):
         await self.event("eval", step)
         return {"eval/reward": 0.5}
@@ -117,6 +122,9 @@ class Records:
 
     def evaluation(self, step, metrics) -> None:
         self.planes.logged.append({"step": step, **metrics})
+
+    def warn(self, text: str) -> None:
+        self.planes.warnings.append(text)
 
     def finish(self) -> None: ...
 
@@ -282,11 +290,45 @@ async def test_an_end_that_no_step_foresaw_is_evaluated_too_but_not_a_stop() -> 
     assert names(stopped, "eval", "save") == [("eval", 2), ("save", 3)]
 
 
-async def test_an_evaluation_that_fails_loses_no_checkpoint() -> None:
+async def test_an_evaluation_that_cannot_be_scored_is_a_warning_and_the_run_goes_on() -> None:
+    class Unscored(Planes):
+        async def evaluate(self, step: int):
+            await self.event("eval", step)
+            raise RolloutError("none of the evaluation's 6 trajectories was scored; the first: 401 bad key")
+
+    planes = Unscored(lambda step: (0.0, 1.0))
+    outcome = await make(planes, run__steps=4, eval=EVAL).run()
+    assert (outcome.steps, outcome.ending) == (4, "steps")
+    assert [warning.split(":")[0] for warning in planes.warnings] == [
+        "the evaluation after step 2 failed", "the evaluation after step 4 failed",
+    ]  # fmt: skip
+
+
+async def test_an_engine_that_dies_in_an_evaluation_ends_the_run_and_loses_no_checkpoint() -> None:
     planes = Planes(lambda step: (0.0, 1.0), fail_at=("eval", 2))
     with pytest.raises(EngineError):
         await make(planes, run__steps=50, eval=EVAL, checkpoint__every=2).run()
     assert names(planes, "save") == [("save", 2)]
+
+
+@pytest.mark.parametrize("done", [False, True])
+async def test_an_evaluation_that_a_kill_left_out_is_made_up_for(done: bool) -> None:
+    planes = Planes(lambda step: (0.0, 1.0))
+    planes.evaluated = {2} if done else set()
+    await make(planes, run__steps=4, eval=EVAL, state=RunState(step=2, version=2)).run()
+    assert names(planes, "eval") == [("eval", 4)] if done else [("eval", 2), ("eval", 4)]
+    assert planes.events[0] == (("generate", 2) if done else ("eval", 2))
+
+
+async def test_what_was_learned_before_a_bad_row_is_saved() -> None:
+    planes = Planes(lambda step: (0.0, 1.0), fail_at=("generate", 3))
+    with pytest.raises(EngineError, match="generate 3 failed"):
+        await make(planes, run__steps=50, checkpoint__every=0).run()
+    assert names(planes, "save") == [("save", 3)]
+    broken = Planes(lambda step: (0.0, 1.0), fail_at=("train", 2))
+    with pytest.raises(EngineError):
+        await make(broken, run__steps=50, checkpoint__every=0).run()
+    assert names(broken, "save") == [], "a trainer that failed in a step has no state of any step"
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1])

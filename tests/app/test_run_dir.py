@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from miles_core.app.run_dir import create_run_dir, write_records
+from miles_core.app.run_dir import create_run_dir, records_replaced, write_records
 from miles_core.config.load import load_config
 from miles_core.errors import CheckpointError
 
@@ -34,3 +34,18 @@ def test_a_folder_that_cannot_be_made_names_the_key(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"run\.dir"):
         create_run_dir(load_config(CONFIG, [f"run.dir={tmp_path}/file/below"]))
+
+
+def test_records_of_a_run_that_cannot_go_on_with_them_come_back(tmp_path: Path) -> None:
+    before = load_config(CONFIG, [f"run.dir={tmp_path}", "run.id=a"])
+    folder = create_run_dir(before)
+    write_records(folder, before, [])
+    text, modified = (folder / "config.toml").read_text(), (folder / "config.toml").stat().st_mtime_ns
+    changed = load_config(CONFIG, [f"run.dir={tmp_path}", "run.seed=9"])
+    with records_replaced(folder, changed, []):
+        assert "seed = 9" in (folder / "config.toml").read_text()
+    assert (folder / "config.toml").read_text() == text
+    assert (folder / "config.toml").stat().st_mtime_ns == modified
+    with records_replaced(folder, changed, []) as (config_file, keep):
+        keep()
+    assert "seed = 9" in config_file.read_text()

@@ -52,11 +52,12 @@ def test_unscored_failed_and_aborted_trajectories_never_reach_a_filter() -> None
     assert set(dropped.causes) == {"unscored", "failed", "aborted"}
 
 
-def test_a_filter_that_raises_stops_the_run_naming_filter_and_group() -> None:
+@pytest.mark.parametrize("error", [KeyError("difficulty"), SystemExit(0)])
+def test_a_filter_that_raises_stops_the_run_naming_filter_and_group(error: BaseException) -> None:
     def picky(item):
-        raise KeyError("difficulty")
+        raise error
 
-    with pytest.raises(RolloutError, match="filter picky raised KeyError on group g2"):
+    with pytest.raises(RolloutError, match=f"filter picky raised {type(error).__name__} on group g2"):
         FilterChain([named(picky)]).apply([group(2, 1, 0)], Drops())
 
 

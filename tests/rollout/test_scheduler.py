@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import anyio
 import pytest
 
-from miles_core.errors import RolloutError
+from miles_core.errors import DataError, RolloutError
 from miles_core.kinds.filters import Verdict
 from miles_core.lib.archive import dump_archive, load_archive
 from miles_core.rollout.filtering import FilterChain, NamedFilter
@@ -257,3 +257,16 @@ async def test_kept_groups_of_a_step_in_the_making_are_trained_once_after_a_resu
     step = await after.step(0)
     assert tasks(step.kept) == [0, 2]
     assert len({group.id for group in step.groups}) == len(step.groups), "no id is given twice"
+
+
+async def test_tasks_taken_before_a_bad_row_are_not_lost() -> None:
+    class Bad(Numbers):
+        def take(self, count: int):
+            if self.at == 2:
+                raise DataError("tasks.jsonl:3: not JSON")
+            return super().take(count)
+
+    scheduler = make(Groups(useful("1")), source=Bad())
+    with pytest.raises(DataError, match="tasks.jsonl:3"):
+        await scheduler.step(0)
+    assert [pending["task"]["id"] for pending in scheduler.state()["pending"]] == ["0", "1"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from miles_core.errors import DataError
+from miles_core.errors import DataError, SessionError
 from miles_core.rollout import tasks as module
 from miles_core.rollout.tasks import Pending, TaskStream
 from miles_core.types import Message, Task
@@ -31,25 +33,29 @@ class Cycle:
         return {"skipped_rows": 2.0}
 
 
+def take(stream: TaskStream, count: int) -> list[Pending]:
+    return list(itertools.islice(iter(stream.next, None), count))
+
+
 def ids(taken) -> list[str]:
     return [pending.task.id for pending in taken]
 
 
 def test_it_ends_after_its_epochs_and_goes_on_when_a_resumed_run_has_more() -> None:
     stream = TaskStream(Cycle(3), epochs=2)
-    assert [(p.epoch, p.task.id) for p in stream.take(9)] == [(e, f"t{i}") for e in (0, 1) for i in range(3)]
-    assert stream.take(1) == []
+    assert [(p.epoch, p.task.id) for p in take(stream, 9)] == [(e, f"t{i}") for e in (0, 1) for i in range(3)]
+    assert take(stream, 1) == []
     more = TaskStream(Cycle(3), epochs=3)
     more.restore(stream.state())
-    assert ids(more.take(9)) == ["t0", "t1", "t2"]
+    assert ids(take(more, 9)) == ["t0", "t1", "t2"]
     same = TaskStream(Cycle(3), epochs=2)
     same.restore(stream.state())
-    assert same.take(1) == []
+    assert take(same, 1) == []
 
 
 def test_prompts_that_are_too_long_are_left_out_and_counted() -> None:
     stream = TaskStream(Cycle(5), max_prompt_tokens=2, prompt_tokens=lambda task: len(task.messages[0].text))
-    assert ids(stream.take(4)) == ["t0", "t1", "t2", "t0"], "2 tokens are at the limit, and stay"
+    assert ids(take(stream, 4)) == ["t0", "t1", "t2", "t0"], "2 tokens are at the limit, and stay"
     assert stream.metrics() == {"data/epoch": 1, "data/tasks": 4, "data/long_prompts": 2, "data/skipped_rows": 2}
 
 
@@ -57,15 +63,15 @@ def test_only_long_prompts_are_an_error_not_an_endless_loop(monkeypatch) -> None
     monkeypatch.setattr(module, "MAX_LONG_IN_A_ROW", 50)
     stream = TaskStream(Cycle(5), max_prompt_tokens=1, prompt_tokens=lambda task: 2)
     with pytest.raises(DataError, match=r"50 prompts in a row.*data\.max_prompt_tokens = 1.*task t4"):
-        stream.take(1)
+        take(stream, 1)
 
 
 def test_a_position_continues_in_the_midst_of_an_epoch() -> None:
     before = TaskStream(Cycle(10))
-    before.take(6)
+    take(before, 6)
     after = TaskStream(Cycle(10))
     after.restore(before.state())
-    assert ids(after.take(3)) == ["t6", "t7", "t8"]
+    assert ids(take(after, 3)) == ["t6", "t7", "t8"]
     assert after.metrics()["data/tasks"] == 9
 
 
@@ -74,3 +80,31 @@ def test_a_pending_task_is_recorded_with_what_is_done() -> None:
     again = Pending.from_record(pending.to_record())
     assert (again.epoch, again.task, again.tries, list(again.done)) == (2, pending.task, 1, [3])
     assert again.done[3].reward == pending.done[3].reward
+
+
+def test_an_epoch_s_end_is_found_without_counting_rows_twice() -> None:
+    class Skipping(Cycle):
+        def metrics(self):
+            return {"skipped_rows": float(self.at)}
+
+    stream = TaskStream(Skipping(3), epochs=1)
+    take(stream, 9)
+    assert stream.metrics()["data/skipped_rows"] == 4, "the row that showed the end was looked at, and stays counted"
+    assert stream.next() is None
+
+
+def test_a_source_that_raises_anything_is_named() -> None:
+    class Broken(Cycle):
+        def take(self, count):
+            raise SystemExit("bye")
+
+    with pytest.raises(DataError, match=r"data source .*Broken: take\(\) raised SystemExit: bye"):
+        TaskStream(Broken(3)).next()
+
+
+def test_a_prompt_that_the_template_refuses_names_its_task() -> None:
+    def refuse(task: Task) -> int:
+        raise SessionError("the chat template refuses", remedy="Check the roles.")
+
+    with pytest.raises(DataError, match="prompt of task t0 cannot be tokenized: the chat template refuses"):
+        TaskStream(Cycle(3), max_prompt_tokens=5, prompt_tokens=refuse).next()
