@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from miles_core.app.processes import Child, child
+from miles_core.engine.batching import BatchingClient
 from miles_core.engine.client import HttpEngineClient
 from miles_core.errors import EngineError, RouterError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from miles_core.app.wiring import Wiring
+    from miles_core.kinds.engines import EngineClient
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +30,7 @@ class Serving:
     children: tuple[Child, ...]
     engine_urls: tuple[str, ...]
     http: aiohttp.ClientSession
-    client: HttpEngineClient
+    client: EngineClient
 
 
 @asynccontextmanager
@@ -47,13 +49,14 @@ async def serving(wiring: Wiring, config_file: Path, model_path: Path) -> AsyncI
         ]
         router = await stack.enter_async_context(_router(wiring, config_file, engines))
         http = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
-        client = HttpEngineClient(
+        single = HttpEngineClient(
             router.ready["url"],
             http,
             vocab_size=model.vocab_size,
             context_length=model.context_length,
             routing=model.routing,
         )
+        client = await stack.enter_async_context(BatchingClient(single, engines=len(engines)))
         yield Serving((router, *engines), tuple(engine.ready["url"] for engine in engines), http, client)
 
 

@@ -20,10 +20,15 @@ if TYPE_CHECKING:
 
 # what SGLang calls the weights that it started with
 _INITIAL = "default"
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
-def parse_generation(reply: Mapping[str, Any], request: GenerateRequest, routing: RoutingSpec | None) -> Generation:
+def parse_generation(
+    reply: Mapping[str, Any], request: GenerateRequest, routing: RoutingSpec | None, *, rows_from: int | None = None
+) -> Generation:
     """The generation in one reply; an aborted one without logprobs or versions keeps no tokens.
+
+    Routing rows come from position ``rows_from`` on, by default the request's own start; earlier ones are left out.
 
     Raises:
         EngineError: if something that was asked for is missing or malformed, a logprob is not finite, or the spans
@@ -43,7 +48,7 @@ def parse_generation(reply: Mapping[str, Any], request: GenerateRequest, routing
             logprobs=_logprobs(meta, output_ids),
             finish_reason=finish,
             versions=_versions(meta, len(output_ids)),
-            routed_experts=_routed_experts(meta, request, routing, len(output_ids), aborted=aborted),
+            routed_experts=_routed_experts(meta, request, routing, len(output_ids), rows_from, aborted=aborted),
             cached_tokens=cached,
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -82,15 +87,15 @@ def _logprobs(meta: Mapping[str, Any], output_ids: NDArray[np.int32]) -> NDArray
             f"{len(output_ids)} ids",
             remedy="Check that speculative decoding and output rewriting are off.",
         )
-    with np.errstate(over="ignore"):  # what overflows is infinite, and refused below
-        logprobs = np.array([pair[0] for pair in pairs], np.float32)
-    wrong = np.flatnonzero(~np.isfinite(logprobs))
+    logprobs = np.array([pair[0] for pair in pairs], np.float64)
+    # what float32 cannot hold is no logprob either; NaN compares false
+    wrong = np.flatnonzero(~(np.abs(logprobs) <= _FLOAT32_MAX))
     if len(wrong):
         raise EngineError(
             f"every output logprob must be a finite number; that of output {wrong[0]} is {pairs[wrong[0]][0]!r}",
             remedy="Check the engine's weights and its log for NaN.",
         )
-    return logprobs
+    return logprobs.astype(np.float32)
 
 
 def _versions(meta: Mapping[str, Any], outputs: int) -> tuple[VersionSpan, ...]:
@@ -132,7 +137,13 @@ def _version(raw: Any) -> int:
 
 
 def _routed_experts(
-    meta: Mapping[str, Any], request: GenerateRequest, routing: RoutingSpec | None, outputs: int, *, aborted: bool
+    meta: Mapping[str, Any],
+    request: GenerateRequest,
+    routing: RoutingSpec | None,
+    outputs: int,
+    rows_from: int | None,
+    *,
+    aborted: bool,
 ) -> NDArray[np.int32] | None:
     if not request.return_routed_experts or routing is None:
         return None
@@ -149,7 +160,9 @@ def _routed_experts(
         raw = pybase64.b64decode(encoded, validate=True)
     except binascii.Error as error:
         raise RoutingError(f"routed_experts is not base64: {error}") from error
-    rows = max(0, len(request.input_ids) + outputs - 1 - request.routed_experts_start_len)
+    start = request.routed_experts_start_len
+    first = start if rows_from is None else rows_from
+    rows = max(0, len(request.input_ids) + outputs - 1 - first)
     expected = rows * routing.num_layers * routing.top_k * 4
     if len(raw) != expected:
         raise RoutingError(
@@ -157,4 +170,4 @@ def _routed_experts(
             f"{routing.top_k} experts x 4; got {len(raw)}",
             remedy="Check that the engine serves the model that is trained, and that no proxy cuts replies.",
         )
-    return np.frombuffer(raw, "<i4").astype(np.int32).reshape(rows, routing.num_layers, routing.top_k)
+    return np.frombuffer(raw, "<i4").astype(np.int32).reshape(rows, routing.num_layers, routing.top_k)[start - first :]

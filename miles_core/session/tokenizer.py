@@ -8,15 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import ConfigError, SessionError
+from miles_core.session.memo import Memo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from miles_core.types import Message
 
+_MEMO_CHARACTERS = 1 << 22
+
 
 class ChatTokenizer:
-    """A Hugging Face tokenizer with its chat template and the stop tokens of its model directory."""
+    """A Hugging Face tokenizer with its chat template and the stop tokens of its model directory.
+
+    The members of a group ask for the same texts, so conversations of plain texts and their ids are remembered.
+    """
 
     def __init__(self, tokenizer: Any, stop_token_ids: Sequence[int]) -> None:
         if not getattr(tokenizer, "chat_template", None):
@@ -26,6 +32,8 @@ class ChatTokenizer:
             )
         self.tokenizer = tokenizer
         self.stop_token_ids = tuple(stop_token_ids)
+        self._texts: Memo[str] = Memo(_MEMO_CHARACTERS)
+        self._ids: Memo[tuple[int, ...]] = Memo(_MEMO_CHARACTERS)
 
     @classmethod
     def load(cls, path: str | Path) -> ChatTokenizer:
@@ -62,6 +70,16 @@ class ChatTokenizer:
         Raises:
             SessionError: if the template refuses it.
         """
+        plain = _plain(messages) if not tools else None
+        if plain is None:
+            return self._render(messages, tools, add_generation_prompt)
+        return self._texts.get(
+            (plain, add_generation_prompt), lambda: self._render(messages, tools, add_generation_prompt), len
+        )
+
+    def _render(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], add_generation_prompt: bool
+    ) -> str:
         try:
             text = self.tokenizer.apply_chat_template(
                 [message.to_chat() for message in messages],
@@ -79,15 +97,24 @@ class ChatTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text that already holds its special tokens."""
+        return list(self._ids.get(text, lambda: self._encode(text), len))
+
+    def _encode(self, text: str) -> tuple[int, ...]:
         try:
-            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+            return tuple(self.tokenizer.encode(text, add_special_tokens=False))
         except (TypeError, UnicodeError) as error:  # such as a lone surrogate, which is no text
             raise SessionError(f"the tokenizer cannot encode {text[:60]!a}: {error}") from error
-        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens included."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def _plain(messages: Sequence[Message]) -> tuple[tuple[str | None, ...], ...] | None:
+    """What tells conversations of plain texts apart; ``None`` if one of the messages holds more."""
+    if not all(isinstance(m.content, str) and not m.tool_calls and not m.extra for m in messages):
+        return None
+    return tuple((m.role, m.text, m.name, m.tool_call_id) for m in messages)
 
 
 def _stop_token_ids(directory: Path, tokenizer: Any) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class SamplingParams:
 
     def to_wire(self) -> dict[str, Any]:
         """The ``sampling_params`` object of a ``/generate`` request."""
-        wire = {key: value for key, value in asdict(self).items() if value is not None}
+        wire = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
         wire["stop_token_ids"] = list(self.stop_token_ids)
         return wire
 

@@ -118,8 +118,8 @@ async def test_every_engine_gets_neighbours_and_a_batch_holds_a_bounded_prompt(r
 async def test_replies_of_a_batch_carry_the_models_own_logprobs_and_each_ones_routing_rows(
     make_engine: Any, served: Any, moe: Any, reference: Any, routing_spec: RoutingSpec
 ) -> None:
-    prompts = [[3, 4, 5], [6, 7, 8, 9, 10], [3, 4, 5, 11]]
-    requests = [request_of(n, prompt, start=start) for n, (prompt, start) in enumerate(zip(prompts, (0, 4, 2)))]
+    prompts = {0: [3, 4, 5], 4: [6, 7, 8, 9, 10], 2: [3, 4, 5, 11]}
+    requests = [request_of(start, prompt, start=start) for start, prompt in prompts.items()]
     async with served(make_engine(moe)) as (url, http):
         single = HttpEngineClient(url, http, vocab_size=39, context_length=128, routing=routing_spec)
         async with BatchingClient(single) as client:

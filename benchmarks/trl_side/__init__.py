@@ -1,0 +1,1 @@
+"""What runs in TRL's own environment: its pins and its script. Nothing here imports miles."""
