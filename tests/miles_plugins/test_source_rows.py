@@ -103,7 +103,7 @@ def test_images_inside_messages_count_from_the_same_folder(tmp_path):
         ({"prompt": "x", "label": {"a": 1}}, "`label` must be text or a number; got object"),
         ({"prompt": "x", "label": True}, "`label` must be text or a number; got boolean True"),
         ({"prompt": "x", "label": np.True_}, "`label` must be text or a number"),
-        ({"prompt": "x", "label": float("nan")}, "`label` is not a number"),
+        ({"prompt": "x", "label": float("nan")}, "`label` is not a finite number"),
         ({"prompt": "x", "id": True}, "`id` must be text or an integer"),
         ({"prompt": "x", "id": [7]}, "`id` must be text or an integer; got list"),
         ({"prompt": "x", "environment": 5}, "`environment` must be text; got integer 5"),

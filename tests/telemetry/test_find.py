@@ -11,10 +11,13 @@ from miles_core.telemetry.find import find_run
 
 
 @pytest.fixture
-def runs(tmp_path, run_folder):
+def runs(tmp_path):
     """Three runs, ``b`` started last, and a folder that is no run."""
     for age, name in ((30, "a"), (10, "b"), (20, "c")):
-        config = run_folder(tmp_path / "runs" / name) / "config.toml"
+        config = tmp_path / "runs" / name / "config.toml"
+        config.parent.mkdir(parents=True)
+        config.write_text("")
+        (config.parent / "plugins.json").write_text("[]")
         then = config.stat().st_mtime - age
         os.utime(config, (then, then))
     (tmp_path / "runs" / "notes").mkdir()
