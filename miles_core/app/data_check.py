@@ -67,12 +67,20 @@ class Findings:
                 self.prompt_tokens.append(prompt_tokens(row.task))
             except SessionError as error:
                 problem = error.message
+        if row.task is not None and not problem:
+            problem = _not_passed_on(row.task)
         if problem:
             self.bad += 1
             if len(self.problems) < PROBLEMS_KEPT:
                 self.problems.append(f"{row.where()}: {problem}")
         elif row.task is not None and len(self.tasks) < TASKS_KEPT:
             self.tasks.append((row.where(), row.task))
+
+
+def _not_passed_on(task: Task) -> str | None:
+    """What a run would refuse in its episodes."""
+    brought = [name for name, value in (("images", task.images), ("tools", task.tools)) if value]
+    return f"it brings {' and '.join(brought)}, which this version does not pass to the model" if brought else None
 
 
 def targets_of_config(loaded: LoadedConfig, files: Sequence[str], use: str | None) -> list[Target]:

@@ -69,10 +69,6 @@ class CheckpointWriter:
         self.wait()
         return False
 
-    def close(self) -> None:
-        """The same as :meth:`wait`: to be called before the process ends."""
-        self.wait()
-
     def _write(self, path: Path, snapshot: ModelSnapshot, files: Mapping[str, bytes], keep: int) -> None:
         try:
             write_checkpoint(path, snapshot, files, nbytes=snapshot.nbytes, keep=keep)

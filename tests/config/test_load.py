@@ -125,3 +125,30 @@ def test_the_dump_is_toml_that_loads_to_the_same_config(write_config, tmp_path):
     headers = [line for line in text.splitlines() if line.startswith("[")]
     assert headers[:6] == ["[run]", "[model]", "[data]", "[rollout]", "[sampling]", "[[environments]]"]
     assert headers.count("[[rewards]]") == headers.count("[[router.middleware]]") == 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"steps = 3": ""}, "set steps, epochs or max_hours: a run needs an end"),
+        ({"steps = 3": "epochs = 1"}, None),
+        ({"steps = 3": "max_hours = 0.5"}, None),
+        ({"steps = 3": "epochs = 1", "": "[optimizer]\ndecay = 'cosine'\n"}, "decay needs optimizer.decay_steps"),
+        ({"steps = 3": "epochs = 1", "": "[optimizer]\ndecay = 'cosine'\ndecay_steps = 9\n"}, None),
+        ({"steps = 3": "steps = 3\nplacement = 'colocated'", "[rollout]": "[rollout]\nmax_staleness = 1"}, "colocated"),
+        ({"[rollout]": "[rollout]\nover_sampling = 2"}, "over_sampling has an effect only with fill = 'kept'"),
+        ({"[rollout]": "[rollout]\nover_sampling = 2\nfill = 'kept'"}, None),
+        ({"[rollout]": "[rollout]\nfill = 'kept'\nmax_groups_per_step = 1"}, "no step could ever be full"),
+        ({"[rollout]": "[rollout]\nmax_steps_ahead = 1"}, "max_steps_ahead = 1 is more than max_staleness = 0"),
+        ({"[rollout]": "[rollout]\nmax_steps_ahead = 1\nmax_staleness = 2"}, None),
+    ],
+)
+def test_keys_that_do_not_fit_together_are_refused_with_the_reason(write_config, overrides, expected):
+    extra = overrides.pop("", "")
+    path = write_config(*overrides.items(), extra=extra)
+    if expected is None:
+        again = path.with_name("again.toml")
+        again.write_text(dump_config(load_config(path).config))
+        assert load_config(again).config == load_config(path).config
+    else:
+        assert expected in _message(path)

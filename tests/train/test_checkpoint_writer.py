@@ -66,12 +66,12 @@ def test_the_next_save_waits_before_it_copies(tmp_path: Path) -> None:
     backend.go.set()
     for step in range(5):
         writer.save(tmp_path / f"step-{step}", backend, {}, keep=2)
-    writer.close()
+    writer.wait()
     assert log == ["copy", "written"] * 5
     assert list(steps_in(tmp_path)) == [0, 3, 4]
 
 
-@pytest.mark.parametrize("report", ["save", "wait", "close"])
+@pytest.mark.parametrize("report", ["save", "wait"])
 def test_a_failed_save_is_reported_once_by_the_next_call(tmp_path: Path, report: str) -> None:
     writer, backend = CheckpointWriter(), Backend([], fail)
     backend.go.set()
