@@ -61,7 +61,7 @@ class Findings:
         self.rows += 1
         for column, kind in row.columns.items():
             self.columns[column][kind] += 1
-        problem = row.problem
+        problem: str | None = row.problem
         if row.task is not None and prompt_tokens is not None:
             try:
                 self.prompt_tokens.append(prompt_tokens(row.task))
