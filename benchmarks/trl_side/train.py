@@ -113,9 +113,10 @@ def main(settings_file: str, result_file: str) -> None:
         callbacks=[clock],
     )
     trainer.train()
+    # metrics of a rollout are logged once, with the first of its optimizer steps
     history = [row for row in trainer.state.log_history if "completions/mean_length" in row]
     names = ("completions/mean_length", "completions/min_length", "completions/max_length", "reward")
-    rows = [{name.rpartition("/")[2]: row[name] for name in names} for row in history[::updates]]
+    rows = [{name.rpartition("/")[2]: row[name] for name in names} for row in history]
     Path(result_file).write_text(json.dumps({"ends": clock.ends, "steps": rows}), "utf-8")
 
 
