@@ -12,11 +12,10 @@ import numpy as np
 from miles_core.app.dumps import CONFIG, dump_folder, read_dump
 from miles_core.app.planes import build_scorer
 from miles_core.app.supervise import supervised
-from miles_core.app.trainer_client import trainer_process
+from miles_core.app.trainer_client import optimizer_settings, trainer_process
 from miles_core.app.wiring import wire
 from miles_core.config.load import load_config
 from miles_core.errors import ConfigError
-from miles_core.kinds.train_backends import OptimizerSettings
 from miles_core.train.dump import MODEL_FOLDER, read_train_dump
 
 if TYPE_CHECKING:
@@ -82,8 +81,7 @@ async def _rewards(wiring: Wiring, rollout: StepRollout) -> Comparison:
 async def _train_again(
     wiring: Wiring, trainer: TrainerClient, folder: Path, step: TrainStep, scratch: Path
 ) -> dict[str, Any]:
-    table = wiring.config.optimizer
-    settings = OptimizerSettings(table.learning_rate, table.betas, table.eps, table.weight_decay, table.max_grad_norm)
+    settings = optimizer_settings(wiring.config.optimizer)
     await trainer.begin(settings, wiring.run_dir / "checkpoints" / "step-0", folder / MODEL_FOLDER)
     await trainer.train_step(step, scratch / "again")
     return read_train_dump(scratch / "again")

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 from anyio import to_thread
 
 from miles_core.app.evaluator import Evaluator
-from miles_core.app.planes import build_evaluation, observation_roles
+from miles_core.app.planes import build_evaluation, load_tokenizer
 from miles_core.app.serving import serving
 from miles_core.app.supervise import supervised
-from miles_core.session.tito import check_append_only
-from miles_core.session.tokenizer import ChatTokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,9 +26,7 @@ async def evaluate(
     Raises:
         MilesError: the first cause of a failure; every process is gone by then.
     """
-    tokenizer = await to_thread.run_sync(ChatTokenizer.load, wiring.model.path)
-    if wiring.config.rollout.max_turns > 1:
-        check_append_only(tokenizer, sorted(observation_roles(wiring)))
+    tokenizer = await to_thread.run_sync(load_tokenizer, wiring)
     progress.phase("starting engines")
     async with serving(wiring, config_file, model_path) as served:
         evaluation = build_evaluation(wiring, served.client, tokenizer)

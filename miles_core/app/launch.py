@@ -16,22 +16,19 @@ from miles_core.app.planes import (
     build_runner,
     build_tasks,
     fill_settings,
-    observation_roles,
+    load_tokenizer,
 )
 from miles_core.app.recording import Recorder
 from miles_core.app.run_state import RunState
 from miles_core.app.saving import Saver, run_file
 from miles_core.app.serving import serving
 from miles_core.app.supervise import supervised
-from miles_core.app.trainer_client import TrainerClient, trainer_process
+from miles_core.app.trainer_client import TrainerClient, optimizer_settings, trainer_process
 from miles_core.app.warmup import warm_up
 from miles_core.config.schema import PluginTable
 from miles_core.errors import PluginError
-from miles_core.kinds.train_backends import OptimizerSettings
 from miles_core.rollout.buffer import StepBuffer
 from miles_core.rollout.scheduler import RolloutScheduler
-from miles_core.session.tito import check_append_only
-from miles_core.session.tokenizer import ChatTokenizer
 from miles_core.telemetry.tracking import Trackers
 from miles_core.train.schedule import LearningRateSchedule
 from miles_core.weights.publish import Publisher
@@ -47,6 +44,7 @@ if TYPE_CHECKING:
     from miles_core.app.serving import Serving
     from miles_core.app.wiring import Wiring
     from miles_core.config.schema import Config
+    from miles_core.session.tokenizer import ChatTokenizer
     from miles_core.telemetry.progress import TrainingProgress
 
 
@@ -109,9 +107,7 @@ class Run:
         async with trainer_process(
             self.config_file, self.path, start_timeout=config.train.start_timeout, log_dir=self.path / "logs"
         ) as trainer:
-            tokenizer = await to_thread.run_sync(ChatTokenizer.load, self.wiring.model.path)
-            if config.rollout.max_turns > 1:
-                check_append_only(tokenizer, sorted(observation_roles(self.wiring)))
+            tokenizer = await to_thread.run_sync(load_tokenizer, self.wiring)
             await supervised([trainer.process], lambda: self._prepare(trainer, tokenizer))
             self.progress.phase("starting engines")
             start = self.checkpoint(0) if self.resumed is None else self.resumed.path
@@ -139,10 +135,7 @@ class Run:
 
     async def _prepare(self, trainer: TrainerClient, tokenizer: ChatTokenizer) -> None:
         """Warm up and save checkpoint 0, the model that reinforcement starts from; or load a checkpoint."""
-        table = self.wiring.config.optimizer
-        optimizer = OptimizerSettings(
-            table.learning_rate, table.betas, table.eps, table.weight_decay, table.max_grad_norm
-        )
+        optimizer = optimizer_settings(self.wiring.config.optimizer)
         if self.resumed is not None:
             self.progress.phase(f"loading {self.resumed.path.name}")
             await trainer.begin(optimizer, self.checkpoint(0), self.resumed.path)

@@ -16,7 +16,8 @@ from miles_core.rollout.scheduler import FillSettings
 from miles_core.rollout.scoring import Scorer, WeightedReward
 from miles_core.rollout.tasks import TaskStream
 from miles_core.session.session import TokenSession
-from miles_core.session.tito import TokenInTokenOut
+from miles_core.session.tito import TokenInTokenOut, check_append_only
+from miles_core.session.tokenizer import ChatTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from miles_core.app.wiring import Wiring
     from miles_core.config.schema import DataTable, EnvironmentTable
     from miles_core.kinds.engines import EngineClient
-    from miles_core.session.tokenizer import ChatTokenizer
     from miles_core.types import Task
 
 
@@ -123,6 +123,19 @@ def build_evaluation(wiring: Wiring, client: EngineClient, tokenizer: ChatTokeni
     settings = replace(training_groups(wiring), group_size=table.samples_per_task, temperature=table.temperature)
     runner = build_runner(wiring, client, tokenizer, settings)
     return Evaluation(tasks, runner, pass_reward=table.pass_reward, seed=wiring.config.run.seed)
+
+
+def load_tokenizer(wiring: Wiring) -> ChatTokenizer:
+    """The policy's tokenizer, whose template is proven to be continued token by token where episodes have turns.
+
+    Raises:
+        ConfigError: if the model directory has no tokenizer.
+        SessionError: if the template rewrites what stands before an observation.
+    """
+    tokenizer = ChatTokenizer.load(wiring.model.path)
+    if wiring.config.rollout.max_turns > 1:
+        check_append_only(tokenizer, sorted(observation_roles(wiring)))
+    return tokenizer
 
 
 def observation_roles(wiring: Wiring) -> set[str]:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from miles_core.app.processes import Child, child
 from miles_core.app.rpc import RemoteCaller
 from miles_core.errors import TrainError
+from miles_core.kinds.train_backends import OptimizerSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
-    from miles_core.kinds.train_backends import OptimizerSettings
+    from miles_core.config.schema import OptimizerTable
     from miles_core.train.batching import TrainStep
     from miles_core.types import Bucket, Layout, Sample
 
@@ -72,6 +73,11 @@ class TrainerClient:
     async def wait_save(self) -> None:
         """Wait until the last save is written."""
         await self._remote.call("wait_save")
+
+
+def optimizer_settings(table: OptimizerTable) -> OptimizerSettings:
+    """What the trainer begins the reinforcement stage with."""
+    return OptimizerSettings(table.learning_rate, table.betas, table.eps, table.weight_decay, table.max_grad_norm)
 
 
 @asynccontextmanager

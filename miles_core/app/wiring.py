@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from miles_core.config.load import load_config
 from miles_core.config.schema import PluginTable
 from miles_core.errors import ConfigError
 from miles_core.kinds.base import PluginContext
@@ -37,6 +38,10 @@ class Wiring:
     def config(self) -> Config:
         """The config."""
         return self.loaded.config
+
+    def rewired(self, config_file: Path, run_dir: Path) -> Wiring:
+        """The same plugins and model, with the resolved config that the processes of a run read from its folder."""
+        return replace(self, loaded=load_config(config_file), run_dir=run_dir)
 
     def context(self, **services: Any) -> PluginContext:
         """A plugin's context in this process."""

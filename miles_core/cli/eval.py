@@ -48,7 +48,7 @@ def evaluate(
     model, step = _model(run_dir, checkpoint, wiring.model.path)
     work_dir = create_run_dir(loaded, below="evals") if run_dir is None else _folder(run_dir / "evals")
     config_file = write_records(work_dir, loaded, lock)
-    wiring = wire(load_config(config_file), work_dir)
+    wiring = wiring.rewired(config_file, work_dir)
     with TrainingProgress(None, "evaluation") as progress, logging_to(work_dir / "logs" / "driver.log", progress.say):
         metrics = anyio.run(run_evaluation, wiring, config_file, model, step, progress)
     print(f"{model}: {summary(metrics)}")  # noqa: T201

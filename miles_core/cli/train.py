@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
     from miles_core.app.ending import Outcome
     from miles_core.app.run_state import RunState
-    from miles_core.app.wiring import Wiring
     from miles_core.config.load import LoadedConfig
 
 _ENDINGS = {
@@ -86,7 +84,7 @@ def _start(config: Path, overrides: Sequence[str], dump: Sequence[int] | None) -
     with run_lock(run_dir):
         config_file = write_records(run_dir, loaded, lock)
         progress = TrainingProgress(loaded.config.run.steps)
-        run = Run(_rewired(wiring, config_file, run_dir), config_file, progress, lock, dumper=Dumper(run_dir, dump))
+        run = Run(wiring.rewired(config_file, run_dir), config_file, progress, lock, dumper=Dumper(run_dir, dump))
         return _execute(run, [f"run {run_dir}"])
 
 
@@ -105,15 +103,10 @@ def _resume(reference: str, config: Path | None, overrides: Sequence[str], dump:
         warnings = [*saved.warnings, *clear_later(run_dir, saved.step)]
         with records_replaced(run_dir, loaded, lock) as (config_file, keep):
             progress = TrainingProgress(loaded.config.run.steps)
-            wiring = _rewired(wiring, config_file, run_dir)
+            wiring = wiring.rewired(config_file, run_dir)
             run = Run(wiring, config_file, progress, lock, resumed, Dumper(run_dir, dump), on_start=keep)
             first = f"run {run_dir}, resumed after step {resumed.state.step}"
             return _execute(run, [first, *map("warning: {}".format, warnings), *lines])
-
-
-def _rewired(wiring: Wiring, config_file: Path, run_dir: Path) -> Wiring:
-    """The checked plugins and model, with the resolved config that the run's other processes read."""
-    return replace(wiring, loaded=load_config(config_file), run_dir=run_dir)
 
 
 def _begin_anew(state: RunState, loaded: LoadedConfig, run_dir: Path) -> list[str]:
