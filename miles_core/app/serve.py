@@ -44,7 +44,7 @@ class EngineSetup:
         config = loaded.config
         return cls(
             model_path,
-            config.engine,
+            _server_table(config.engine, index),
             config.weights,
             config.model.bridge,
             config.plugins.block,
@@ -71,6 +71,18 @@ def serve_engine(setup: EngineSetup) -> None:
         bound = bind(options.host, _port(options, setup.index), EngineError, "engine")
         app = _engine_app(setup, options, hub)
         run_server(app, bound)
+
+
+def _server_table(table: EngineTable, index: int) -> EngineTable:
+    if not table.groups:
+        return table
+    servers = table.servers
+    if index >= len(servers):
+        raise ConfigError(
+            f"there is no engine {index}: [[engine.groups]] have {len(servers)} in all, counted from 0",
+            remedy="Raise a group's count, or give a lower --index.",
+        )
+    return servers[index]
 
 
 def _port(options: Embedded.Config, index: int) -> int:
@@ -111,7 +123,10 @@ def _engine_app(setup: EngineSetup, options: Embedded.Config, hub: Hub) -> Any:
         model, tokenizer, settings, replay_points=facts.bridge.replay_points(model), routing=facts.routing
     )
     parameters = engine.parameters()
-    transport = hub.build("weight_transports", setup.weights, setup.context)
+    weights = setup.weights
+    if weights.use == "auto":
+        weights = weights.model_copy(update={"use": Embedded.default_transport})
+    transport = hub.build("weight_transports", weights, setup.context)
     receiver = WeightReceiver(facts.layout(parameters), parameters, transport, engine, version=0)
     return create_app(engine, routes(receiver), discarding=receiver.discarding)
 

@@ -45,7 +45,7 @@ async def serving(wiring: Wiring, config_file: Path, model_path: Path) -> AsyncI
     async with AsyncExitStack() as stack:
         engines = [
             await stack.enter_async_context(_engine(wiring, config_file, model_path, index))
-            for index in range(wiring.config.engine.count)
+            for index in range(len(wiring.config.engine.servers))
         ]
         router = await stack.enter_async_context(_router(wiring, config_file, engines))
         http = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
@@ -61,7 +61,7 @@ async def serving(wiring: Wiring, config_file: Path, model_path: Path) -> AsyncI
 
 
 def _engine(wiring: Wiring, config_file: Path, model_path: Path, index: int) -> AbstractAsyncContextManager[Child]:
-    table = wiring.config.engine
+    table = wiring.config.engine.servers[index]
     engine = wiring.build("engines", table)
     command = engine.command(str(model_path), index=index, config_path=str(config_file))
     return child(

@@ -97,7 +97,17 @@ def wire(loaded: LoadedConfig, run_dir: Path) -> Wiring:
     """
     hub = Hub.discover(block=loaded.config.plugins.block)
     model = read_model(hub, loaded.resolve(loaded.config.model.path), loaded.config.model.bridge)
-    return Wiring(loaded, hub, run_dir, model)
+    return Wiring(_with_transport(loaded, hub), hub, run_dir, model)
+
+
+def _with_transport(loaded: LoadedConfig, hub: Hub) -> LoadedConfig:
+    """The config with the transport that ``auto`` stands for, so that every process and a resume read its name."""
+    config = loaded.config
+    if config.weights.use != "auto":
+        return loaded
+    engine: Any = hub.load(hub.resolve("engines", config.engine.use))
+    weights = config.weights.model_copy(update={"use": engine.default_transport})
+    return replace(loaded, config=config.model_copy(update={"weights": weights}))
 
 
 def plugin_context(loaded: LoadedConfig, run_dir: Path, **services: Any) -> PluginContext:

@@ -68,6 +68,10 @@ class RunTable(Table):
     placement: Literal["disaggregated", "colocated"] = Field(
         "disaggregated", description="colocated: engines give their memory to the trainer while it trains"
     )
+    true_on_policy: Literal["off", "report", "require"] = Field(
+        "off",
+        description="compare sampled logprobs with the trainer's before the first step; require: bit-equal, always",
+    )
     solved_reward: float = Field(1.0, description="when steps stay empty, a mean reward of at least this means solved")
     max_empty_steps: int = Field(2, ge=1, description="steps in a row without a trainable group that end the run")
     samples_every: int = Field(10, ge=1, description="steps between dumps of readable samples")
@@ -169,15 +173,46 @@ class ObjectiveTable(Table):
     mini_batches: int = Field(1, ge=1, description="optimizer steps per pass")
 
 
+class EngineGroup(BaseModel):
+    """``[[engine.groups]]``: servers alike, with options of their own beside those of ``[engine]``."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    count: int = Field(1, ge=1, description="servers of the group")
+
+
 class EngineTable(PluginTable):
-    """``[engine]``: the inference server."""
+    """``[engine]``: the inference servers."""
 
     use: str = "embedded"
-    count: int = Field(1, ge=1, description="servers behind the router")
-    start_timeout: float = Field(180.0, gt=0, description="seconds until a server must be ready")
+    count: int = Field(1, ge=1, description="servers behind the router, where there are no groups")
+    groups: tuple[EngineGroup, ...] = Field((), description="servers with other options, all behind the router")
+    start_timeout: float = Field(600.0, gt=0, description="seconds until a server must be ready")
+    max_restarts: int = Field(2, ge=0, description="times that each server that dies is started again")
     pause_mode: Literal["in_place", "retract"] = Field(
         "in_place", description="what happens to running requests at a weight update"
     )
+
+    @property
+    def servers(self) -> tuple[EngineTable, ...]:
+        """One table for each server, in the order of their indices, with the options of its group."""
+        if not self.groups:
+            return (self,) * self.count
+        host = self.model_dump(exclude={"groups", "count"} | set(self.options))
+        return tuple(
+            EngineTable.model_validate({**host, **self.options, **(group.__pydantic_extra__ or {})})
+            for group in self.groups
+            for _ in range(group.count)
+        )
+
+    @model_validator(mode="after")
+    def _groups_count(self) -> EngineTable:
+        if self.groups and self.count != 1:
+            raise ValueError(f"count = {self.count} beside groups: give each group its own count")
+        for group in self.groups:
+            if host := sorted(set(group.__pydantic_extra__ or {}) & set(type(self).model_fields)):
+                raise ValueError(f"{host[0]} cannot differ between groups: set it in [engine]")
+        return self
 
 
 class RouterTable(Table):
@@ -232,7 +267,7 @@ class WarmupTable(Table):
 class WeightsTable(PluginTable):
     """``[weights]``: the transport from the trainer into engines."""
 
-    use: str = "memory"
+    use: str = Field("auto", min_length=1, description="transport; auto: the engine's default")
     bucket_bytes: int = Field(64 << 20, ge=1, description="bytes that travel together")
     timeout: float = Field(120.0, gt=0, description="seconds that one exchange with an engine may take")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 from miles_core.kinds.base import Kind
 
@@ -13,12 +13,17 @@ if TYPE_CHECKING:
     from miles_core.types import GenerateRequest, Generation
 
 
+WeightUpdates: TypeAlias = Literal["miles", "sglang"]
+
+
 @dataclass(frozen=True, slots=True)
 class EngineCommand:
-    """How to start one engine server.
+    """How to start one engine server, or a process that watches one that runs already.
 
-    The process writes one line of JSON, ``{"url": ...}``, to the file descriptor in the environment variable
-    ``MILES_READY_FD`` once it serves, and exits when its standard input closes.
+    The process writes lines of JSON to the file descriptor in the environment variable ``MILES_READY_FD``: any number
+    of ``{"progress": text}`` while it starts, then ``{"url": ...}`` once the engine serves. ``"foreign_weights": true``
+    beside the URL says that the engine may serve other weights than the checkpoint of its command: it gets no request
+    before a weight update. The process exits when its standard input closes.
     """
 
     argv: tuple[str, ...]
@@ -29,9 +34,16 @@ class EngineCommand:
 class Engine(Protocol):
     """One kind of inference server.
 
+    ``weight_updates`` says who takes a weight update: a receiver of ours in the engine (``/weights/*``, any transport),
+    or SGLang's own endpoints (transports that have ``sglang_update``). ``default_transport`` is what
+    ``[weights] use = "auto"`` stands for.
+
     A ``Config`` that has ``context_length`` (tokens of prompt and output, ``None`` for the model's own) is held against
     ``rollout.max_context_tokens`` before a run starts.
     """
+
+    weight_updates: WeightUpdates
+    default_transport: str
 
     def command(self, model_path: str, *, index: int, config_path: str) -> EngineCommand:
         """The command that serves ``model_path`` as engine number ``index`` of a run.
@@ -57,5 +69,6 @@ KIND = Kind(
     plural="engines",
     singular="engine",
     summary="an inference server that speaks SGLang's HTTP API",
-    members=("command",),
+    members=("weight_updates", "default_transport", "command"),
+    choices={"weight_updates": ("miles", "sglang")},
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -29,6 +30,17 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
+class Rename:
+    """A module parameter that is a checkpoint tensor of another name.
+
+    ``parameter`` is a regular expression with named groups, which fill ``checkpoint``.
+    """
+
+    parameter: str
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
 class NameMapping:
     """How module parameters relate to checkpoint tensors; what no rule names keeps its own name.
 
@@ -38,6 +50,15 @@ class NameMapping:
 
     stacks: tuple[Stack, ...] = ()
     tied: Mapping[str, str] | None = None
+    renames: tuple[Rename, ...] = ()
+
+    def renamed(self, parameter: str) -> str:
+        """The checkpoint tensor of a parameter that is no stack."""
+        for rename in self.renames:
+            match = re.fullmatch(rename.parameter, parameter)
+            if match is not None:
+                return rename.checkpoint.format(**match.groupdict())
+        return parameter
 
 
 @dataclass(frozen=True, slots=True)

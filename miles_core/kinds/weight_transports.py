@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 class WeightTransport(Protocol):
     """Both ends of one way to move bytes; the trainer sends, each engine receives.
 
-    A delivery is plain JSON that the driver carries from the sender to the receivers. Nothing is pickled.
+    A delivery is plain JSON that the driver carries from the sender to the receivers. Nothing is pickled. A transport
+    whose deliveries SGLang's own endpoints can take has an attribute ``sglang_update``, the endpoint's kind:
+    ``"disk"``.
     """
 
     def send(self, bucket: Bucket, payload: memoryview) -> Mapping[str, Any]:

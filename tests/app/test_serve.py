@@ -41,6 +41,7 @@ class Transport(Memory):
         print("transport", config.note, context.seed, context.run_dir.name, flush=True)
 
 class Remote:
+    weight_updates, default_transport = "sglang", "disk"
     def __init__(self, config, context): ...
     def command(self, model_path, *, index, config_path): ...
 """

@@ -100,6 +100,8 @@ class Engine:
     class Config(BaseModel):
         count: int = 1
 
+    weight_updates, default_transport = "miles", "memory"
+
     def __init__(self, config, context): ...
 
     def command(self, model_path, *, index): ...

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from miles_core.kinds.engines import EngineCommand
+from miles_core.kinds.engines import EngineCommand, WeightUpdates
 
 if TYPE_CHECKING:
     from miles_core.kinds.base import PluginContext
@@ -17,6 +17,9 @@ Dtype = Literal["float32", "bfloat16"]
 
 class Embedded:
     """A Hugging Face model on CPU behind SGLang's HTTP API, for laptops and tests."""
+
+    weight_updates: WeightUpdates = "miles"
+    default_transport = "memory"
 
     class Config(BaseModel):
         """Keys of ``[engine]`` beside the host's own."""
