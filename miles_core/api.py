@@ -20,7 +20,7 @@ from miles_core.kinds.engines import Engine, EngineClient, EngineCommand
 from miles_core.kinds.environments import Environment, Observation, Step
 from miles_core.kinds.filters import BufferedGroup, Filter, Verdict
 from miles_core.kinds.losses import Loss, LossBatch, TokenLoss, TokenOutputs
-from miles_core.kinds.model_bridges import ModelBridge, NameMapping, ReplayPoint, Stack
+from miles_core.kinds.model_bridges import ModelBridge, NameMapping, Rename, ReplayPoint, Stack
 from miles_core.kinds.reward_models import RewardModel
 from miles_core.kinds.router_middlewares import RouterMiddleware
 from miles_core.kinds.trackers import Tracker
@@ -57,7 +57,7 @@ __all__ = [
     "DataSource", "Engine", "EngineClient", "EngineCommand", "EngineError", "Environment", "Estimates", "Filter",
     "FinishReason", "GenerateRequest", "Generation", "Group", "ImagePart", "InspectedRow", "Kind", "Layout", "Loss",
     "LossBatch", "Message", "MilesError", "ModelBridge", "NameMapping", "Observation", "OptimizerSettings",
-    "Placement", "PluginContext", "PluginError", "ReplayPoint", "Reward", "RewardModel", "RolloutError",
+    "Placement", "PluginContext", "PluginError", "Rename", "ReplayPoint", "Reward", "RewardModel", "RolloutError",
     "RouterMiddleware", "RoutingError", "RoutingSpec", "RoutingTrace", "Sample", "SamplingParams", "SessionError",
     "Stack", "Status", "Step", "StepBatch", "Task", "TensorSpec", "TextPart", "TokenLoss", "TokenOutputs",
     "Tracker", "TrainBackend", "TrainError", "Trajectory", "TurnRecord", "Verdict", "VersionSpan",

@@ -52,7 +52,7 @@ def _parts(mapping: NameMapping, name: str, tensor: torch.Tensor) -> Iterator[tu
         if match is not None:
             yield from _unstacked(stack, match.groupdict(), name, tensor)
             return
-    yield name, tensor
+    yield mapping.renamed(name), tensor
 
 
 def _unstacked(

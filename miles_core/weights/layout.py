@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from miles_core.kinds.model_bridges import NameMapping, Stack
+    from miles_core.kinds.model_bridges import NameMapping
 
 
 def build_layout(mapping: NameMapping, tensors: Mapping[str, torch.Tensor], *, tie_word_embeddings: bool) -> Layout:
@@ -36,7 +36,7 @@ def build_layout(mapping: NameMapping, tensors: Mapping[str, torch.Tensor], *, t
             _check_shared(name, tied[name], tensors)
             continue
         _check_contiguous(name, tensor)
-        claimed = _claimed(mapping.stacks, name, tensor)
+        claimed = _claimed(mapping, name, tensor)
         placements += claimed
         if not claimed:
             unclaimed.append(name)
@@ -51,13 +51,13 @@ def view(tensors: Mapping[str, torch.Tensor], placement: Placement) -> torch.Ten
     return flat[start : start + math.prod(placement.tensor.shape)].view(placement.tensor.shape)
 
 
-def _claimed(stacks: Sequence[Stack], name: str, tensor: torch.Tensor) -> list[Placement]:
+def _claimed(mapping: NameMapping, name: str, tensor: torch.Tensor) -> list[Placement]:
     """The placements that fill this parameter; empty if they cannot."""
-    for stack in stacks:
+    for stack in mapping.stacks:
         match = re.fullmatch(stack.parameter, name)
         if match is not None:
             return list(_unstacked(stack.parts, match.groupdict(), name, tensor))
-    return [Placement(_spec(name, tensor, tuple(tensor.shape)), name, 0)]
+    return [Placement(_spec(mapping.renamed(name), tensor, tuple(tensor.shape)), name, 0)]
 
 
 def _unstacked(parts: Sequence[str], groups: Mapping[str, str], name: str, tensor: torch.Tensor) -> Iterator[Placement]:

@@ -3,6 +3,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,6 +45,15 @@ def random_model(path, **settings):
 def test_bridges_are_model_bridges():
     assert isinstance(moe, ModelBridge)
     assert isinstance(dense, ModelBridge)
+
+
+def test_each_bridge_is_registered_under_its_architecture():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
+    registered = project["entry-points"]["miles.model_bridges"]
+    loaded = {name: EntryPoint(name, value, "miles.model_bridges").load() for name, value in registered.items()}
+    assert {name: bridge.architecture for name, bridge in loaded.items()} == {name: name for name in loaded}
+    assert all(hasattr(transformers, name) for name in loaded)
+    assert loaded
 
 
 def test_random_weights_follow_the_seed_and_leave_the_callers_generator_alone(moe_dir):

@@ -1,0 +1,48 @@
+"""Mixtral: checkpoints call the MoE block and the projections of its experts otherwise than the modules."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from miles_core.api import NameMapping, Rename, Stack
+from miles_plugins.bridges.hf_config import config_int, num_layers, routing_of
+from miles_plugins.bridges.hugging_face import EMBEDDINGS
+from miles_plugins.bridges.moe import MoeBridge
+from miles_plugins.bridges.router_weights import softmax_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from miles_core.api import RoutingSpec
+    from miles_plugins.bridges.moe import Weights
+
+_LAYER = r"(?P<layer>model\.layers\.\d+)"
+_EXPERT = "{layer}.block_sparse_moe.experts.{expert}"
+
+
+class Mixtral(MoeBridge):
+    """Bridge of ``MixtralForCausalLM``."""
+
+    architecture = "MixtralForCausalLM"
+    mapping = NameMapping(
+        stacks=(
+            Stack(rf"{_LAYER}\.mlp\.experts\.gate_up_proj", (f"{_EXPERT}.w1.weight", f"{_EXPERT}.w3.weight")),
+            Stack(rf"{_LAYER}\.mlp\.experts\.down_proj", (f"{_EXPERT}.w2.weight",)),
+        ),
+        renames=(Rename(rf"{_LAYER}\.mlp\.gate\.weight", "{layer}.block_sparse_moe.gate.weight"),),
+        tied=EMBEDDINGS,
+    )
+
+    def routing_spec(self, hf_config: Mapping[str, Any]) -> RoutingSpec | None:
+        """Every layer is MoE.
+
+        Raises:
+            ConfigError: if the config lacks or contradicts its layer or expert counts.
+        """
+        experts = config_int(hf_config, "num_local_experts", "num_experts", at_least=1)
+        return routing_of(hf_config, range(num_layers(hf_config)), experts)
+
+    def weights(self, router: Any) -> Weights:
+        """As ``MixtralTopKRouter``."""
+        return partial(softmax_weights, renormalise=True, keep_float32=True)

@@ -1,0 +1,58 @@
+"""What the bridges of MoE models share: stacked experts and replay points."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from miles_core.api import NameMapping, ReplayPoint, RoutingSpec, Stack
+from miles_plugins.bridges.hugging_face import EMBEDDINGS, HuggingFaceBridge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import torch
+
+    Weights = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+_EXPERTS = r"(?P<experts>model\.layers\.\d+\.mlp\.experts)"
+
+
+class MoeBridge(HuggingFaceBridge, ABC):
+    """A model whose MoE layers have the router ``mlp.gate`` and the experts ``mlp.experts``.
+
+    The mapping is that of most families: transformers 5 stacks the experts, which checkpoints name one by one.
+    """
+
+    mapping = NameMapping(
+        stacks=(
+            Stack(
+                rf"{_EXPERTS}\.gate_up_proj",
+                ("{experts}.{expert}.gate_proj.weight", "{experts}.{expert}.up_proj.weight"),
+            ),
+            Stack(rf"{_EXPERTS}\.down_proj", ("{experts}.{expert}.down_proj.weight",)),
+        ),
+        tied=EMBEDDINGS,
+    )
+    router: ClassVar[str] = "gate"
+
+    @abstractmethod
+    def routing_spec(self, hf_config: Mapping[str, Any]) -> RoutingSpec | None:
+        """The routing shape; ``None`` if the config makes every layer dense.
+
+        Raises:
+            ConfigError: if the config lacks or contradicts its layer or expert counts.
+        """
+
+    @abstractmethod
+    def weights(self, router: Any) -> Weights:
+        """``ReplayPoint.weights`` for this router: of its own indices it makes what the router makes, bit by bit."""
+
+    def replay_points(self, model: Any) -> Sequence[ReplayPoint]:
+        """The MoE layers in order."""
+        blocks = [(layer_id, layer.mlp) for layer_id, layer in enumerate(model.get_decoder().layers)]
+        return tuple(self._point(layer_id, block) for layer_id, block in blocks if hasattr(block, "experts"))
+
+    def _point(self, layer_id: int, block: Any) -> ReplayPoint:
+        router = getattr(block, self.router)
+        return ReplayPoint(layer_id, router, block.experts, self.weights(router))
