@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import binascii
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pybase64
 
-from miles_core.errors import EngineError, RoutingError
+from miles_core.engine.routing_payload import decode_routing
+from miles_core.errors import EngineError
 from miles_core.types import FinishReason, Generation, VersionSpan
 
 if TYPE_CHECKING:
@@ -26,29 +25,31 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 def parse_generation(
     reply: Mapping[str, Any], request: GenerateRequest, routing: RoutingSpec | None, *, rows_from: int | None = None
 ) -> Generation:
-    """The generation in one reply; an aborted one without logprobs or versions keeps no tokens.
+    """The generation in one reply; an aborted one that lacks what tokens must come with keeps no tokens.
 
-    Routing rows come from position ``rows_from`` on, by default the request's own start; earlier ones are left out.
+    Routing rows come from position ``rows_from`` on, by default the request's own start, or from an engine that ignores
+    it from 0 on; those before the request's start are left out.
 
     Raises:
         EngineError: if something that was asked for is missing or malformed, a logprob is not finite, or the spans
             of policy versions do not tile the output.
-        RoutingError: if the routed experts do not have one row per fed token.
+        RoutingError: if the routed experts do not have one row per fed token, or a row is impossible.
     """
     try:
         meta = reply["meta_info"]
         finish = _finish_reason(meta["finish_reason"])
         output_ids = np.array(reply.get("output_ids") or [], np.int32)
         cached = int(meta.get("cached_tokens") or 0)
-        aborted = finish.type == "abort"
-        if aborted and not _recorded(meta):
+        if not request.return_routed_experts:
+            routing = None
+        if finish.type == "abort" and not _recorded(meta, routing):
             return Generation(output_ids[:0], np.zeros(0, np.float32), finish, cached_tokens=cached)
         return Generation(
             output_ids=output_ids,
             logprobs=_logprobs(meta, output_ids),
             finish_reason=finish,
             versions=_versions(meta, len(output_ids)),
-            routed_experts=_routed_experts(meta, request, routing, len(output_ids), rows_from, aborted=aborted),
+            routed_experts=_routed_experts(meta, request, routing, len(output_ids), rows_from),
             cached_tokens=cached,
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -65,13 +66,14 @@ def _finish_reason(raw: Mapping[str, Any]) -> FinishReason:
     return FinishReason(kind, raw.get("matched"), raw.get("message"))
 
 
-def _recorded(meta: Mapping[str, Any]) -> bool:
-    """Whether the reply says with which probability and by which weights its tokens were generated.
+def _recorded(meta: Mapping[str, Any], routing: RoutingSpec | None) -> bool:
+    """Whether the reply says with which probability, by which weights and through which experts its tokens came.
 
-    Without both, tokens can be neither trained on nor continued from; requests aborted in the queue lack them.
+    Without these, tokens can be neither trained on nor continued from; requests aborted in the queue lack them.
     """
     versioned = meta.get("weight_versions") or meta.get("weight_version") is not None
-    return bool(versioned) and meta.get("output_token_logprobs") is not None
+    routed = routing is None or meta.get("routed_experts") is not None
+    return bool(versioned) and routed and meta.get("output_token_logprobs") is not None
 
 
 def _logprobs(meta: Mapping[str, Any], output_ids: NDArray[np.int32]) -> NDArray[np.float32]:
@@ -142,32 +144,21 @@ def _routed_experts(
     routing: RoutingSpec | None,
     outputs: int,
     rows_from: int | None,
-    *,
-    aborted: bool,
-) -> NDArray[np.int32] | None:
-    if not request.return_routed_experts or routing is None:
+) -> NDArray[Any] | None:
+    if routing is None:
         return None
     encoded = meta.get("routed_experts")
-    if encoded is None and aborted:
-        return None
     if encoded is None:
         raise EngineError(
             "routed experts were asked for, but the reply has none",
             remedy="Start the engine with --enable-return-routed-experts, and check that the router forwards "
             "return_routed_experts.",
         )
-    try:
-        raw = pybase64.b64decode(encoded, validate=True)
-    except binascii.Error as error:
-        raise RoutingError(f"routed_experts is not base64: {error}") from error
     start = request.routed_experts_start_len
-    first = start if rows_from is None else rows_from
-    rows = max(0, len(request.input_ids) + outputs - 1 - first)
-    expected = rows * routing.num_layers * routing.top_k * 4
-    if len(raw) != expected:
-        raise RoutingError(
-            f"routed_experts must hold {expected} bytes: {rows} rows x {routing.num_layers} layers x "
-            f"{routing.top_k} experts x 4; got {len(raw)}",
-            remedy="Check that the engine serves the model that is trained, and that no proxy cuts replies.",
-        )
-    return np.frombuffer(raw, "<i4").astype(np.int32).reshape(rows, routing.num_layers, routing.top_k)[start - first :]
+    return decode_routing(
+        encoded,
+        routing,
+        tokens=len(request.input_ids) + outputs,
+        start=start,
+        sent_from=start if rows_from is None else rows_from,
+    )

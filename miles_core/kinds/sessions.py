@@ -26,10 +26,14 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One generation: the message that its tokens spell and what the engine returned."""
+    """One generation: the message that its tokens spell and what the engine returned.
+
+    ``stored`` is the turn as its session keeps it; only the session looks into it.
+    """
 
     message: Message
     generation: Generation
+    stored: object = None
 
 
 class Session(Protocol):
@@ -44,6 +48,15 @@ class Session(Protocol):
 
     async def generate(self, prompt: Prompt, sampling: SamplingParams) -> Turn:
         """Generate the turn after a prompt that this session prepared and store it, whatever was stored since."""
+
+    async def resume(self, turn: Turn) -> Turn:
+        """Continue an aborted turn where it stopped; the whole of it, stored beside the aborted one.
+
+        It is sampled as before, up to what its ``max_new_tokens`` leave, and has a span for each policy version.
+
+        Raises:
+            SessionError: if the turn is not this session's, was not aborted, or has no room left.
+        """
 
     def sample(self, *, status: Status, turns: Sequence[TurnRecord], reward: Reward | None = None) -> Sample:
         """The conversation that ends in the last stored turn, as one training sequence."""

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from miles_core.errors import SessionError
+from miles_core.errors import RoutingError, SessionError
 from miles_core.kinds.sessions import Prompt, Turn
+from miles_core.session.joining import join_generations
 from miles_core.session.tito import TokenInTokenOut
 from miles_core.session.tree import SessionTree, TurnNode
 from miles_core.types import GenerateRequest, RoutingTrace, Sample, VersionSpan
+from miles_core.types.routing import expert_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from miles_core.kinds.engines import EngineClient
     from miles_core.session.tokenizer import ChatTokenizer
@@ -75,48 +79,76 @@ class TokenSession:
                 remedy="Pass what this session's prepare() returned.",
             )
         sampling = replace(sampling, stop_token_ids=self._stop_token_ids)
-        trace = None if self._spec is None else _trace_before(parent, self._spec)
+        generation = await self._generate(prompt.input_ids, sampling, parent.rows if parent else 0)
+        appended = prompt.messages[sum(1 for _ in parent.messages()) if parent else 0 :]
+        context = prompt.input_ids[len(prompt.input_ids) - prompt.appended_tokens :]
+        return self._store(parent, appended, np.asarray(context, dtype=np.int32), sampling, generation)
+
+    async def resume(self, turn: Turn) -> Turn:
+        """Continue an aborted turn from its last token; see :meth:`miles_core.kinds.sessions.Session.resume`.
+
+        Raises:
+            SessionError: if the turn is not this session's, was not aborted, or has no room left.
+            EngineError: if the engine failed.
+            RoutingError: if the reply's routing rows do not fit.
+        """
+        node, reason = turn.stored, turn.generation.finish_reason.type
+        if not isinstance(node, TurnNode) or not any(node is stored for stored in self.tree.nodes):
+            raise SessionError("only a turn of this session can be resumed", remedy="Pass what generate() returned.")
+        if reason != "abort":
+            raise SessionError(f"only an aborted turn can be resumed; this one ended with {reason!r}")
+        left = node.sampling.max_new_tokens - len(node.output_ids)
+        if left <= 0:
+            raise SessionError(
+                f"the aborted turn has all of its {node.sampling.max_new_tokens} tokens: nothing is left to generate"
+            )
+        sampling = replace(node.sampling, max_new_tokens=left)
+        rest = await self._generate(tuple(node.tokens().tolist()), sampling, node.rows)
+        whole = join_generations(turn.generation, rest, self._spec)
+        return self._store(node.parent, node.appended, node.context_ids, node.sampling, whole)
+
+    async def _generate(self, input_ids: tuple[int, ...], sampling: SamplingParams, rows: int) -> Generation:
+        """Generate from ids whose first ``rows`` routing rows are known."""
         request = GenerateRequest(
-            input_ids=prompt.input_ids,
+            input_ids=input_ids,
             sampling=sampling,
-            rid=f"{self._trajectory_id}-{next(self._calls)}",
-            return_routed_experts=trace is not None,
-            routed_experts_start_len=0 if trace is None else trace.rows,
+            # SGLang aborts by prefix: the full stop keeps call 1 from being a prefix of call 10
+            rid=f"{self._trajectory_id}-{next(self._calls)}.",
+            return_routed_experts=self._spec is not None,
+            routed_experts_start_len=rows if self._spec is not None else 0,
         )
         generation = await self._client.generate(request)
-        node = self._node(parent, prompt, sampling, generation, trace)
-        self.tree.append(node)
-        return Turn(node.response, generation)
+        if not len(generation.output_ids) and generation.finish_reason.type != "abort":
+            raise SessionError(f"the engine finished with {generation.finish_reason.type!r} but generated no token")
+        if self._spec is not None:
+            _check_rows(generation, self._spec, start=rows, tokens=len(input_ids) + len(generation.output_ids))
+        return generation
 
-    def _node(
+    def _store(
         self,
         parent: TurnNode | None,
-        prompt: Prompt,
+        appended: tuple[Message, ...],
+        context_ids: NDArray[np.int32],
         sampling: SamplingParams,
         generation: Generation,
-        trace: RoutingTrace | None,
-    ) -> TurnNode:
-        reason = generation.finish_reason
-        if not len(generation.output_ids) and reason.type != "abort":
-            raise SessionError(f"the engine finished with {reason.type!r} but generated no token")
+    ) -> Turn:
         # By the token, not by the reason: a stop token sampled exactly at the limit is reported as "length".
         last = int(generation.output_ids[-1]) if len(generation.output_ids) else None
         stop = last if last in self._stop_token_ids else None
-        total = len(prompt.input_ids) + len(generation.output_ids)
-        if trace is not None and generation.routed_experts is not None and self._spec is not None:
-            trace = trace.extended(generation.routed_experts, trace.rows, self._spec, tokens=total)
-        return TurnNode(
+        node = TurnNode(
             parent=parent,
-            appended=prompt.messages[sum(1 for _ in parent.messages()) if parent else 0 :],
+            appended=appended,
             response=self._tito.message(generation.output_ids.tolist(), stop),
-            context_ids=np.asarray(prompt.input_ids[len(prompt.input_ids) - prompt.appended_tokens :], dtype=np.int32),
+            context_ids=context_ids,
             output_ids=generation.output_ids,
             logprobs=generation.logprobs,
             versions=generation.versions,
             sampling=sampling,
             stop=stop,
-            routing=trace,
+            routing=generation.routed_experts,
         )
+        self.tree.append(node)
+        return Turn(node.response, generation, node)
 
     def sample(self, *, status: Status, turns: Sequence[TurnRecord], reward: Reward | None = None) -> Sample:
         """The conversation that ends in the last stored turn, as one training sequence."""
@@ -141,9 +173,17 @@ class TokenSession:
             versions=tuple(versions),
             turns=tuple(turns),
             status=status,
-            routing=_whole_trace(path, at, status),
+            routing=self._trace(path, at, status),
             reward=reward,
         )
+
+    def _trace(self, path: Sequence[TurnNode], tokens: int, status: Status) -> RoutingTrace | None:
+        """The trace of a path; what was aborted in the queue lacks its last rows, and its sample is never trained."""
+        if self._spec is None or not path:
+            return None
+        if not status.trainable and path[-1].rows != tokens - 1:
+            return None
+        return RoutingTrace.joined([node.routing for node in path if node.routing is not None], self._spec)
 
 
 _INT = np.zeros(0, np.int32)
@@ -151,15 +191,16 @@ _MASK = np.zeros(0, np.uint8)
 _FLOAT = np.zeros(0, np.float32)
 
 
-def _whole_trace(path: Sequence[TurnNode], tokens: int, status: Status) -> RoutingTrace | None:
-    """The trace of a path; an aborted reply may lack its last rows, and its sample is never trained."""
-    trace = path[-1].routing if path else None
-    if trace is not None and not status.trainable and trace.rows != tokens - 1:
-        return None
-    return trace
-
-
-def _trace_before(parent: TurnNode | None, spec: RoutingSpec) -> RoutingTrace:
-    if parent is None or parent.routing is None:
-        return RoutingTrace.empty(spec)
-    return parent.routing
+def _check_rows(generation: Generation, spec: RoutingSpec, *, start: int, tokens: int) -> None:
+    """Rows abut: each reply holds those from the first one that is missing up to its last token but one."""
+    rows = generation.routed_experts
+    if rows is None and not len(generation.output_ids):
+        return  # aborted in the queue
+    expected = (max(0, tokens - 1 - start), len(spec.layer_ids), spec.top_k)
+    if rows is None or rows.shape != expected or rows.dtype != expert_dtype(spec.num_experts):
+        came = "none" if rows is None else f"{rows.dtype} {rows.shape}"
+        raise RoutingError(
+            f"{tokens} tokens of which {start} have their routing rows need {expert_dtype(spec.num_experts).__name__} "
+            f"{expected} (rows, MoE layers, top-k); got {came}",
+            remedy="Check that the engine serves the model that the trainer trains, and that no proxy cuts replies.",
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,14 +12,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from miles_core.types import Message, RoutingTrace, SamplingParams, VersionSpan
+    from miles_core.types import Message, SamplingParams, VersionSpan
 
 
 @dataclass(frozen=True, eq=False)
 class TurnNode:
     """One stored turn: what was appended, what was generated, and the tokens of both.
 
-    ``versions`` are spans over ``output_ids``; ``routing`` covers the whole path from the root to this turn.
+    ``versions`` are spans over ``output_ids``. ``routing`` holds the rows that this turn added to its parent's,
+    ``[rows, MoE layers, top_k]``, ``None`` where routing is not recorded; ``rows`` counts those of the whole path.
     """
 
     parent: TurnNode | None
@@ -31,12 +32,15 @@ class TurnNode:
     versions: tuple[VersionSpan, ...]
     sampling: SamplingParams
     stop: int | None
-    routing: RoutingTrace | None
+    routing: NDArray[Any] | None
     length: int = field(init=False)
+    rows: int = field(init=False)
 
     def __post_init__(self) -> None:
         before = self.parent.length if self.parent else 0
         object.__setattr__(self, "length", before + len(self.context_ids) + len(self.output_ids))
+        rows = self.parent.rows if self.parent else 0
+        object.__setattr__(self, "rows", rows + (0 if self.routing is None else len(self.routing)))
 
     def path(self) -> list[TurnNode]:
         """The turns from the root to this one."""

@@ -71,13 +71,13 @@ class Generation:
     """What an engine generated.
 
     ``logprobs`` has one value per output id, at the sampling temperature. ``versions`` are spans that tile
-    the output ids. ``routed_experts`` is ``[prompt + output - 1 - start_len, num_layers, top_k]`` as sent,
-    dense layers included. ``cached_tokens`` counts prompt tokens that the engine did not compute again.
+    the output ids. ``routed_experts`` is ``[prompt + output - 1 - start_len, MoE layers, top_k]``, checked and in the
+    smallest unsigned type. ``cached_tokens`` counts prompt tokens that the engine did not compute again.
     """
 
     output_ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
     finish_reason: FinishReason
     versions: tuple[VersionSpan, ...] = ()
-    routed_experts: NDArray[np.int32] | None = None
+    routed_experts: NDArray[Any] | None = None
     cached_tokens: int = 0

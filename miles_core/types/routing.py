@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import RoutingError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 
@@ -27,14 +30,22 @@ class RoutingSpec:
 
 @dataclass(frozen=True, eq=False)
 class RoutingTrace:
-    """Expert ids ``[rows, len(layer_ids), top_k]`` in the smallest unsigned type that holds them.
+    """Expert ids ``[rows, len(layer_ids), top_k]`` in the smallest unsigned type that holds them; read-only.
 
     Row t holds the routing used when token t was the input, so a sequence of T tokens has T-1 rows: the
-    last token was never fed. Which rows exist is structural; there is no sentinel value.
+    last token was never fed. Which rows exist is structural; there is no sentinel value. A trace that was joined
+    from an engine's rows has those of one layer side by side in memory: ``experts[:, i]`` is contiguous.
     """
 
     experts: NDArray[Any]
     layer_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        self.experts.setflags(write=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # numpy pickles an array that is not contiguous as another layout, element by element
+        return _from_layers, (self.experts.swapaxes(0, 1), self.layer_ids)
 
     @property
     def rows(self) -> int:
@@ -42,35 +53,13 @@ class RoutingTrace:
         return int(self.experts.shape[0])
 
     @classmethod
-    def empty(cls, spec: RoutingSpec) -> RoutingTrace:
-        """A trace without rows."""
-        import numpy as np
+    def joined(cls, parts: Sequence[NDArray[Any]], spec: RoutingSpec) -> RoutingTrace:
+        """The trace of consecutive rows; see :func:`join_rows`."""
+        return cls(join_rows(parts, spec), spec.layer_ids)
 
-        shape = (0, len(spec.layer_ids), spec.top_k)
-        return cls(np.zeros(shape, dtype=expert_dtype(spec.num_experts)), spec.layer_ids)
 
-    def extended(self, wire: NDArray[Any], start: int, spec: RoutingSpec, *, tokens: int) -> RoutingTrace:
-        """This trace with the rows of one engine reply appended.
-
-        ``wire`` is ``[tokens - 1 - start, spec.num_layers, top_k]``, its first row for position ``start``.
-        Rows that this trace already holds are kept: they belong to the call that sampled from them, and a
-        prefix recomputed later may have been routed otherwise (radixark/miles#3307).
-
-        Raises:
-            RoutingError: if rows are missing or too many, do not abut, or hold impossible expert ids.
-        """
-        import numpy as np
-
-        _check_shape(wire, start, spec, tokens)
-        if start > self.rows:
-            raise RoutingError(
-                f"routing rows must abut: the sample has {self.rows} rows, the reply starts at row {start}",
-                remedy=f"Ask the engine with routed_experts_start_len <= {self.rows}.",
-            )
-        fresh = wire[self.rows - start :][:, list(spec.layer_ids)]
-        _check_experts(fresh, spec, first_row=self.rows)
-        joined = np.concatenate([self.experts, fresh.astype(self.experts.dtype)])
-        return RoutingTrace(joined, self.layer_ids)
+def _from_layers(experts: NDArray[Any], layer_ids: tuple[int, ...]) -> RoutingTrace:
+    return RoutingTrace(experts.swapaxes(0, 1), layer_ids)
 
 
 def expert_dtype(num_experts: int) -> type[Any]:
@@ -80,31 +69,78 @@ def expert_dtype(num_experts: int) -> type[Any]:
     return np.uint8 if num_experts <= 1 << 8 else np.uint16
 
 
-def _check_shape(wire: NDArray[Any], start: int, spec: RoutingSpec, tokens: int) -> None:
-    expected = (tokens - 1 - start, spec.num_layers, spec.top_k)
-    if wire.shape != expected:
-        raise RoutingError(
-            f"routed_experts of {tokens} tokens from row {start} on must have shape {expected} "
-            f"(rows, layers, top-k); got {wire.shape}",
-            remedy="Check that the engine serves the model that the trainer trains, and that no proxy cuts the reply.",
-        )
-
-
-def _check_experts(rows: NDArray[Any], spec: RoutingSpec, first_row: int) -> None:
+def empty_rows(count: int, spec: RoutingSpec) -> NDArray[Any]:
+    """Room for ``count`` rows, ``[count, MoE layers, top_k]``, those of one layer side by side in memory."""
     import numpy as np
 
-    bad = (rows < 0) | (rows >= spec.num_experts)
-    if bad.any():
-        row, layer, _ = np.argwhere(bad)[0]
+    shape = (len(spec.layer_ids), count, spec.top_k)
+    rows: NDArray[Any] = np.empty(shape, expert_dtype(spec.num_experts)).swapaxes(0, 1)
+    return rows
+
+
+def join_rows(parts: Sequence[NDArray[Any]], spec: RoutingSpec) -> NDArray[Any]:
+    """Consecutive rows ``[rows, MoE layers, top_k]`` as one array; a single part is returned as it is."""
+    filled = [part for part in parts if len(part)]
+    if len(filled) == 1:
+        return filled[0]
+    joined, at = empty_rows(sum(map(len, filled)), spec), 0
+    for part in filled:
+        put_rows(joined, at, part)
+        at += len(part)
+    return joined
+
+
+def put_rows(rows: NDArray[Any], at: int, part: NDArray[Any]) -> None:
+    """Write ``part`` into ``rows`` of the same layers, top-k and type, from row ``at`` on."""
+    # a token's top-k as one item: between layouts numpy then copies it whole instead of expert by expert
+    item = f"V{part.shape[2] * part.itemsize}"
+    rows.view(item)[at : at + len(part)] = part.view(item)
+
+
+def checked_rows(wire: NDArray[Any], spec: RoutingSpec, *, first_row: int) -> NDArray[Any]:
+    """The MoE layers of an engine's rows ``[rows, num_layers, top_k]``, checked, in the smallest unsigned type.
+
+    ``wire`` holds int32 or its bits as uint32; ``first_row`` is the position of its first row, for errors. Rows of
+    dense layers say nothing and are left out unread.
+
+    Raises:
+        RoutingError: if an expert id is out of range, or a token's top-k names an expert twice.
+    """
+    import numpy as np
+
+    # as unsigned numbers negative ids are large: one bound finds both
+    chosen = wire.view(np.uint32)[:, _columns(spec)]
+    if chosen.size and chosen.max() >= spec.num_experts:
+        row, layer, slot = np.argwhere(chosen >= spec.num_experts)[0]
         raise RoutingError(
-            f"expert id {int(rows[bad][0])} at row {first_row + int(row)}, layer {spec.layer_ids[layer]} is out "
-            f"of range: the model has {spec.num_experts} experts"
+            f"expert id {int(chosen[row, layer, slot].astype(np.int32))} at row {first_row + int(row)}, layer "
+            f"{spec.layer_ids[layer]} is out of range: the model has {spec.num_experts} experts",
+            remedy="Check that the engine serves the model that the trainer trains.",
         )
-    ordered = np.sort(rows, axis=-1)
-    twice = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
+    rows: NDArray[Any] = chosen.astype(expert_dtype(spec.num_experts), order="C")
+    _check_distinct(rows, spec, first_row)
+    return rows
+
+
+def _columns(spec: RoutingSpec) -> Any:
+    """What selects the MoE layers among all: a slice, which copies nothing, where they are consecutive."""
+    first, count = spec.layer_ids[0], len(spec.layer_ids)
+    return slice(first, first + count) if spec.layer_ids[-1] - first == count - 1 else list(spec.layer_ids)
+
+
+def _check_distinct(rows: NDArray[Any], spec: RoutingSpec, first_row: int) -> None:
+    import numpy as np
+
+    # comparing whole slots is far cheaper than sorting each token's few
+    slots = np.ascontiguousarray(rows.reshape(-1, spec.top_k).T)
+    twice = np.zeros(slots.shape[1], np.bool_)
+    for one, other in combinations(slots, 2):
+        twice |= one == other
     if twice.any():
-        row, layer = np.argwhere(twice)[0]
+        row, layer = divmod(int(twice.argmax()), len(spec.layer_ids))
         raise RoutingError(
-            f"row {first_row + int(row)}, layer {spec.layer_ids[layer]} names an expert twice: "
-            f"{rows[row, layer].tolist()}"
+            f"row {first_row + row}, layer {spec.layer_ids[layer]} names an expert twice: {rows[row, layer].tolist()}",
+            remedy="Check that the engine serves the model that the trainer trains. Rows of zeros come from MoE "
+            "kernels that choose experts themselves (SGLang's triton_kernels, flashinfer_trtllm and flashinfer_mxfp4): "
+            "set another --moe-runner-backend.",
         )

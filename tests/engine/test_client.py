@@ -35,7 +35,9 @@ def scripted(serve: Any, routing_spec: RoutingSpec) -> Any:
     """``async with scripted(reply, status) as (client, bodies)``: an engine that always answers ``reply``."""
 
     @asynccontextmanager
-    async def opened(reply: Any, status: int = 200) -> AsyncIterator[tuple[HttpEngineClient, list[Any]]]:
+    async def opened(
+        reply: Any, status: int = 200, **options: Any
+    ) -> AsyncIterator[tuple[HttpEngineClient, list[Any]]]:
         bodies: list[Any] = []
 
         async def generate(request: Any) -> Response:
@@ -44,7 +46,8 @@ def scripted(serve: Any, routing_spec: RoutingSpec) -> Any:
 
         app = Starlette(routes=[Route("/generate", generate, methods=["POST"])])
         async with serve(app) as url, aiohttp.ClientSession() as http:
-            yield HttpEngineClient(url, http, vocab_size=39, context_length=16, routing=routing_spec), bodies
+            options = {"vocab_size": 39, "context_length": 16, "routing": routing_spec, **options}
+            yield HttpEngineClient(url, http, **options), bodies
 
     return opened
 
@@ -69,7 +72,7 @@ async def test_a_generation_of_the_embedded_engine_arrives_whole(
     ids = [3, 4, 5, *generation.output_ids.tolist()]
     plain = reference(moe, ids, 0.7)
     np.testing.assert_allclose(generation.logprobs, plain.logprobs[2:], atol=1e-4)
-    np.testing.assert_array_equal(generation.routed_experts[:, [1, 2]], plain.routing[1:-1])
+    np.testing.assert_array_equal(generation.routed_experts, plain.routing[1:-1])
     assert generation.versions == (VersionSpan(0, 0, len(generation.output_ids)),)
     assert generation.cached_tokens == 0
     assert generation.output_ids.dtype == np.int32
@@ -118,20 +121,30 @@ async def test_what_would_hurt_an_engine_is_never_sent(ids: list[int], message: 
 
 async def test_the_body_is_sglangs_and_the_output_is_cut_to_the_context(scripted: Any) -> None:
     async with scripted(reply_of([7])) as (client, bodies):
-        await client.generate(request_of([3] * 10, max_new_tokens=50, temperature=0.7, sampling_seed=2**64 - 1))
+        await client.generate(request_of([3] * 9, max_new_tokens=50, temperature=0.7, sampling_seed=2**64 - 1))
     assert bodies == [
         {
             "rid": "r",
-            "input_ids": [3] * 10,
+            "input_ids": [3] * 9,
             "sampling_params": {
                 "temperature": 0.7,
-                "max_new_tokens": 6,
+                "max_new_tokens": 7,
                 "stop_token_ids": [],
                 "sampling_seed": 2**64 - 1,
             },
             "return_logprob": True,
         }
     ]
+
+
+async def test_requests_carry_the_salt_of_the_moment_they_are_made(scripted: Any) -> None:
+    salts = iter(["6-a", "7-b", "7-b"])
+    async with scripted(reply_of([7]), extra_key=lambda: next(salts)) as (client, bodies):
+        await client.generate(request_of([3]))
+        await client.generate(request_of([3]))
+        with pytest.raises(EngineError, match="a list of as many"):
+            await client.generate_batch([request_of([3]), request_of([4])])
+    assert [body["extra_key"] for body in bodies] == ["6-a", "7-b", "7-b"]
 
 
 async def test_an_abort_from_the_queue_is_an_empty_generation_without_versions(scripted: Any) -> None:
@@ -144,8 +157,8 @@ async def test_an_abort_from_the_queue_is_an_empty_generation_without_versions(s
     assert generation.routed_experts is None
 
 
-@pytest.mark.parametrize("missing", ["output_token_logprobs", "weight_version"])
-async def test_an_abort_without_logprobs_or_versions_keeps_no_tokens_and_no_routing(
+@pytest.mark.parametrize("missing", ["output_token_logprobs", "weight_version", "routed_experts"])
+async def test_an_abort_without_logprobs_versions_or_routing_keeps_no_tokens_and_no_rows(
     missing: str, scripted: Any
 ) -> None:
     abort = {"type": "abort", "message": "gone"}
@@ -158,11 +171,20 @@ async def test_an_abort_without_logprobs_or_versions_keeps_no_tokens_and_no_rout
     assert generation.routed_experts is None
 
 
-async def test_an_abort_that_says_everything_keeps_its_tokens(scripted: Any) -> None:
-    async with scripted(reply_of([7, 8], finish_reason={"type": "abort"})) as (client, _):
-        generation = await client.generate(request_of([3, 4]))
+@pytest.mark.parametrize("with_routing", [False, True])
+async def test_an_abort_that_says_everything_keeps_its_tokens(with_routing: bool, scripted: Any) -> None:
+    rows = np.tile(np.array([0, 1], np.int32), (3, 3, 1))
+    reply = reply_of(
+        [7, 8], finish_reason={"type": "abort"}, routed_experts=pybase64.b64encode(rows.tobytes()).decode()
+    )
+    async with scripted(reply) as (client, _):
+        generation = await client.generate(request_of([3, 4], routed=with_routing))
     assert generation.output_ids.tolist() == [7, 8]
     assert generation.versions == (VersionSpan(2, 0, 2),)
+    if with_routing:
+        np.testing.assert_array_equal(generation.routed_experts, rows[:, 1:])
+    else:
+        assert generation.routed_experts is None
 
 
 async def test_spans_are_taken_from_the_reply_or_made_of_its_one_version(scripted: Any) -> None:
@@ -192,9 +214,11 @@ def logprobs(*values: float | None) -> list[list[Any]]:
     ("meta", "kind", "message"),
     [
         ({}, EngineError, "--enable-return-routed-experts"),
-        ({"routed_experts": routed(23)}, RoutingError, r"must hold 96 bytes.*4 rows x 3 layers x 2.*; got 92"),
+        ({"routed_experts": routed(23)}, RoutingError, r"must hold 96 bytes.*4 rows x 3 layers x 2.*; got 92\n"),
         ({"routed_experts": routed(24)[:-8]}, RoutingError, "must hold 96 bytes.*got 90"),
         ({"routed_experts": "&&&&"}, RoutingError, "not base64"),
+        ({"finish_reason": {"type": "abort"}, "routed_experts": routed(18)}, RoutingError, "4 rows.*which is 3 rows"),
+        ({"routed_experts": routed(24)}, RoutingError, "row 0, layer 1 names an expert twice"),
         ({"output_token_logprobs": None}, EngineError, "no output_token_logprobs"),
         ({"output_token_logprobs": [[-1.0, 7, None]]}, EngineError, "got 1 logprobs for 2 ids"),
         ({"output_token_logprobs": [[-1.0, 8, None], [-1.0, 7, None]]}, EngineError, "one by one"),
@@ -208,7 +232,11 @@ def logprobs(*values: float | None) -> list[list[Any]]:
         ({"weight_versions": spans((0, 1), (0, 2))}, EngineError, "tile the output"),
         ({"weight_versions": spans((1, 2), (0, 1))}, EngineError, "tile the output"),
         ({"weight_versions": spans((0, 3), (3, 2))}, EngineError, "tile the output"),
-        ({"weight_versions": spans((0, 3)), "finish_reason": {"type": "abort"}}, EngineError, "tile the output"),
+        (
+            {"weight_versions": spans((0, 3)), "finish_reason": {"type": "abort"}, "routed_experts": routed(24)},
+            EngineError,
+            "tile the output",
+        ),
         ({"output_token_logprobs": logprobs(-1.0, None)}, EngineError, "finite number; that of output 1 is None"),
         ({"output_token_logprobs": logprobs(float("nan"), -1.0)}, EngineError, "that of output 0 is nan"),
         ({"output_token_logprobs": logprobs(-1.0, float("-inf"))}, EngineError, "that of output 1 is -inf"),
@@ -223,12 +251,14 @@ async def test_a_reply_that_cannot_be_trained_on_is_an_error(
             await client.generate(request_of([3, 4, 5], routed=True))
 
 
-async def test_routing_is_shaped_by_layers_and_top_k(scripted: Any) -> None:
-    rows = np.arange(24, dtype=np.int32)
-    reply = reply_of([7, 8], routed_experts=pybase64.b64encode(rows.tobytes()).decode())
-    async with scripted(reply) as (client, _):
+@pytest.mark.parametrize("reason", ["stop", "length"])
+async def test_routing_holds_the_moe_layers_of_every_fed_token(reason: str, scripted: Any) -> None:
+    rows = np.stack([np.arange(12) % 6, (np.arange(12) + 1) % 6], -1).astype(np.int32).reshape(4, 3, 2)
+    payload = pybase64.b64encode(rows.tobytes()).decode()
+    async with scripted(reply_of([7, 8], finish_reason={"type": reason}, routed_experts=payload)) as (client, _):
         generation: Generation = await client.generate(request_of([3, 4, 5], routed=True))
-    np.testing.assert_array_equal(generation.routed_experts, rows.reshape(4, 3, 2))
+    np.testing.assert_array_equal(generation.routed_experts, rows[:, [1, 2]])
+    assert generation.routed_experts.dtype == np.uint8
 
 
 @pytest.mark.parametrize(

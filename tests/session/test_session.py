@@ -31,8 +31,8 @@ SAMPLING = SamplingParams(max_new_tokens=8)
 
 
 def experts_at(position: int, call: int) -> list[list[int]]:
-    """Recognisable experts per layer: position decides the first, the call the second."""
-    return [[(position + layer) % 4, 4 + (call + layer) % 4] for layer in range(SPEC.num_layers)]
+    """Recognisable experts per MoE layer: position decides the first, the call the second."""
+    return [[(position + layer) % 4, 4 + (call + layer) % 4] for layer in SPEC.layer_ids]
 
 
 class ScriptedEngine:
@@ -51,7 +51,7 @@ class ScriptedEngine:
         output = np.array(ids + [IM_END] * (self.finish == "stop"), np.int32)
         total = len(request.input_ids) + len(output)
         positions = range(request.routed_experts_start_len, total - 1 - self.cut_rows)
-        rows = np.array([experts_at(p, call) for p in positions], np.int32).reshape(-1, 3, 2)
+        rows = np.array([experts_at(p, call) for p in positions], np.uint8).reshape(-1, 2, 2)
         logprobs = -0.5 - np.arange(len(output), dtype=np.float32)
         versions = (VersionSpan(call, 0, len(output)),)
         return Generation(output, logprobs, reason, versions, rows if request.return_routed_experts else None)
@@ -115,27 +115,51 @@ async def test_routing_rows_belong_to_the_call_that_sampled_from_them(chat, open
     assert trace.experts.dtype == np.uint8
     for position in range(trace.rows):
         call = 0 if position < rows_of_first else 1
-        assert trace.experts[position].tolist() == experts_at(position, call)[1:]
+        assert trace.experts[position].tolist() == experts_at(position, call)
 
 
 async def test_missing_routing_rows_are_an_error_that_names_both_counts(chat, open_session) -> None:
     engine = ScriptedEngine(chat, "get c")
     engine.cut_rows = 1
-    with pytest.raises(RoutingError, match=r"\(24, 3, 2\).*\(23, 3, 2\)"):
+    with pytest.raises(RoutingError, match=r"\(24, 2, 2\).*\(23, 2, 2\)"):
         await play(open_session(engine), [])
 
 
+@pytest.mark.parametrize("change", ["none", "foreign", "wire"])
+async def test_rows_that_are_no_rows_of_this_model_are_refused(change: str, chat, open_session) -> None:
+    engine = ScriptedEngine(chat, "get c")
+    answer = engine.generate
+
+    async def generate(request: GenerateRequest) -> Generation:
+        reply = await answer(request)
+        changed = {"none": None, "foreign": reply.routed_experts[:, :1], "wire": reply.routed_experts.astype(np.int32)}
+        return replace(reply, routed_experts=changed[change])
+
+    engine.generate = generate
+    with pytest.raises(RoutingError, match=r"need uint8 \(24, 2, 2\).*got (none|uint8 \(24, 1, 2\)|int32)"):
+        await play(open_session(engine), [])
+
+
+async def test_each_turn_keeps_its_own_rows_and_the_sample_joins_them_once(chat, open_session) -> None:
+    session = open_session(ScriptedEngine(chat, "get c", "2", "3"))
+    await play(session, ["2", "3"])
+    nodes = session.tree.nodes
+    added = [len(nodes[0].tokens()) - 1, *(len(node.context_ids) + len(node.output_ids) for node in nodes[1:])]
+    assert [len(node.routing) for node in nodes] == added
+    assert [node.rows for node in nodes] == np.cumsum(added).tolist()
+    trace = session.sample(status=Status.COMPLETED, turns=[]).routing
+    np.testing.assert_array_equal(trace.experts, np.concatenate([node.routing for node in nodes]))
+    with pytest.raises(ValueError, match="read-only"):
+        trace.experts[0] = 0
+
+
 async def test_an_aborted_turn_makes_a_sample_that_cannot_be_trained(chat, open_session) -> None:
-    engine = ScriptedEngine(chat, "ge", finish="abort")
-    engine.cut_rows = 3
-    session = open_session(engine)
-    prompt = session.prepare([Message("user", "value of c?")])
-    engine_without_rows = ScriptedEngine(chat, "ge", finish="abort")
-    session = open_session(engine_without_rows)
-    turn = await session.generate(prompt, SAMPLING)
+    session = open_session(ScriptedEngine(chat, "ge", finish="abort"))
+    turn = await session.generate(session.prepare([Message("user", "value of c?")]), SAMPLING)
     assert turn.generation.finish_reason.type == "abort"
     sample = session.sample(status=Status.ABORTED, turns=[])
     assert not sample.status.trainable
+    assert sample.routing.rows == len(sample.tokens) - 1
 
 
 async def test_a_retried_turn_becomes_a_sibling_and_poisons_nothing(chat, open_session) -> None:

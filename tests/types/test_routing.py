@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,83 +12,99 @@ from hypothesis import strategies as st
 
 from miles_core.errors import RoutingError
 from miles_core.types import RoutingSpec, RoutingTrace
+from miles_core.types.routing import checked_rows, join_rows
 
 SPEC = RoutingSpec(num_layers=2, layer_ids=(0, 1), num_experts=4, top_k=2)
 
 
-def rows(count: int, first: int = 0, *, spec: RoutingSpec = SPEC) -> np.ndarray:
-    """Rows that tell their position: experts (p, p + 1) mod E."""
-    positions = np.arange(first, first + count)[:, None, None]
-    slots = np.arange(spec.top_k)[None, None, :]
-    return np.broadcast_to((positions + slots) % spec.num_experts, (count, spec.num_layers, spec.top_k)).astype(
-        np.int32
-    )
-
-
-def test_a_sequence_has_a_row_for_every_token_but_the_last() -> None:
-    trace = RoutingTrace.empty(SPEC).extended(rows(7), 0, SPEC, tokens=8)
-    assert trace.rows == 7
-
-
-@pytest.mark.parametrize("count", [6, 8])
-def test_a_wrong_row_count_names_what_was_expected_and_what_came(count: int) -> None:
-    with pytest.raises(RoutingError, match=rf"\(7, 2, 2\).*got \({count}, 2, 2\)"):
-        RoutingTrace.empty(SPEC).extended(rows(count), 0, SPEC, tokens=8)
+def wire(count: int, spec: RoutingSpec = SPEC) -> np.ndarray:
+    """Rows as an engine sends them, that tell their position and layer: experts (p + l, p + l + 1, ...) mod E."""
+    position = np.arange(count)[:, None, None] + np.arange(spec.num_layers)[:, None]
+    return ((position + np.arange(spec.top_k)) % spec.num_experts).astype(np.int32)
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ([0, 4], "expert id 4 at row 1, layer 0 is out of range"),
-        ([1, 1], "row 1, layer 0 names an expert twice"),
-        ([-1, 0], "-1"),
+        ([0, 4], "expert id 4 at row 11, layer 0 is out of range: the model has 4 experts"),
+        ([-1, 0], "expert id -1 at row 11"),
+        ([0, -(2**31)], "expert id -2147483648 at row 11"),
+        ([0, 256], "expert id 256 at row 11"),
+        ([0, 2**31 - 1], "expert id 2147483647 at row 11"),
+        ([1, 1], r"row 11, layer 0 names an expert twice: \[1, 1\]"),
     ],
 )
 def test_impossible_experts_are_refused_with_their_place(row: list[int], message: str) -> None:
-    wire = rows(3)
-    wire[1, 0] = row
+    rows = wire(3)
+    rows[1, 0] = row
     with pytest.raises(RoutingError, match=message):
-        RoutingTrace.empty(SPEC).extended(wire, 0, SPEC, tokens=4)
+        checked_rows(rows, SPEC, first_row=10)
 
 
-def test_rows_that_start_at_the_requested_position_are_appended_there() -> None:
-    first = RoutingTrace.empty(SPEC).extended(rows(9), 0, SPEC, tokens=10)
-    second = first.extended(rows(6, first=9), 9, SPEC, tokens=16)
-    assert second.rows == 15
-    assert (second.experts == rows(15)).all()
+@given(st.integers(1, 9), st.data())
+def test_an_expert_that_comes_twice_is_found_in_any_two_slots(top_k: int, data: st.DataObject) -> None:
+    spec = RoutingSpec(num_layers=3, layer_ids=(0, 1, 2), num_experts=300, top_k=top_k)
+    rows = wire(5, spec)
+    assert (checked_rows(rows, spec, first_row=0) == rows).all()
+    if top_k > 1:
+        one, other = data.draw(st.lists(st.integers(0, top_k - 1), min_size=2, max_size=2, unique=True))
+        rows[3, 2, one] = rows[3, 2, other]
+        with pytest.raises(RoutingError, match="row 3, layer 2 names an expert twice"):
+            checked_rows(rows, spec, first_row=0)
 
 
-def test_rows_that_do_not_abut_are_refused_with_the_remedy() -> None:
-    first = RoutingTrace.empty(SPEC).extended(rows(5), 0, SPEC, tokens=6)
-    with pytest.raises(RoutingError, match="5 rows, the reply starts at row 7") as caught:
-        first.extended(rows(2), 7, SPEC, tokens=10)
-    assert "routed_experts_start_len <= 5" in (caught.value.remedy or "")
+@pytest.mark.parametrize("layer_ids", [(1, 2, 3, 4, 5), (2, 3), (1, 3, 5), (0, 5), (4,)])
+def test_only_moe_layers_are_kept_and_dense_ones_may_hold_anything(layer_ids: tuple[int, ...]) -> None:
+    spec = RoutingSpec(num_layers=6, layer_ids=layer_ids, num_experts=300, top_k=2)
+    rows = wire(3, spec)
+    dense = [layer for layer in range(6) if layer not in layer_ids]
+    rows[:, dense] = -7
+    kept = checked_rows(rows, spec, first_row=0)
+    assert kept.dtype == np.uint16
+    assert (kept == wire(3, spec)[:, list(layer_ids)]).all()
 
 
-def test_a_reply_over_the_whole_sequence_contributes_only_missing_rows() -> None:
-    """A prefix that is computed again may be routed otherwise; what was sampled from stays."""
-    first = RoutingTrace.empty(SPEC).extended(rows(8), 0, SPEC, tokens=9)
-    again = (rows(12) + 2) % 4
-    second = first.extended(again, 0, SPEC, tokens=13)
-    assert (second.experts[:8] == rows(8)).all()
-    assert (second.experts[8:] == again[8:]).all()
+def test_errors_name_the_layer_by_its_global_id() -> None:
+    spec = RoutingSpec(num_layers=4, layer_ids=(1, 3), num_experts=4, top_k=2)
+    rows = wire(3, spec)
+    rows[2, 3] = [3, 3]
+    with pytest.raises(RoutingError, match="row 2, layer 3"):
+        checked_rows(rows, spec, first_row=0)
+    rows[2, 3] = [3, 4]
+    with pytest.raises(RoutingError, match="row 2, layer 3"):
+        checked_rows(rows, spec, first_row=0)
 
 
-def test_only_moe_layers_are_kept_by_their_global_ids() -> None:
-    spec = RoutingSpec(num_layers=6, layer_ids=(1, 2, 3, 4, 5), num_experts=300, top_k=2)
-    wire = rows(3, spec=spec).copy()
-    wire[:, 0] = 0  # a dense layer's row says nothing and may repeat
-    trace = RoutingTrace.empty(spec).extended(wire, 0, spec, tokens=4)
-    assert trace.experts.shape == (3, 5, 2)
-    assert trace.layer_ids == (1, 2, 3, 4, 5)
-    assert trace.experts.dtype == np.uint16
+@pytest.mark.parametrize(("experts", "kept"), [(4, np.uint8), (256, np.uint8), (257, np.uint16)])
+def test_ids_are_kept_in_the_smallest_type_that_holds_them(experts: int, kept: type) -> None:
+    spec = RoutingSpec(num_layers=1, layer_ids=(0,), num_experts=experts, top_k=1)
+    rows = checked_rows(np.array([[[experts - 1]]], np.int32), spec, first_row=0)
+    assert (rows.dtype, rows.item()) == (kept, experts - 1)
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.booleans())
-def test_turns_assemble_to_one_trace_however_they_are_cut(turns: list[int], whole: bool) -> None:
-    trace, tokens = RoutingTrace.empty(SPEC), 1
-    for new in turns:
-        tokens += new
-        start = 0 if whole else trace.rows
-        trace = trace.extended(rows(tokens - 1 - start, first=start), start, SPEC, tokens=tokens)
-    assert (trace.experts == rows(sum(turns))).all()
+@given(st.lists(st.integers(0, 9), max_size=6))
+def test_a_trace_is_the_same_however_its_rows_were_cut(counts: list[int]) -> None:
+    whole = checked_rows(wire(sum(counts)), SPEC, first_row=0)
+    parts = np.split(whole, np.cumsum(counts)[:-1]) if counts else []
+    trace = RoutingTrace.joined(parts, SPEC)
+    assert trace.rows == sum(counts)
+    assert trace.layer_ids == SPEC.layer_ids
+    assert trace.experts.dtype == np.uint8
+    assert (trace.experts == whole).all()
+
+
+def test_a_joined_trace_holds_each_layer_in_one_piece_also_in_another_process() -> None:
+    parts = [checked_rows(wire(count), SPEC, first_row=0) for count in (3, 4)]
+    trace = RoutingTrace.joined(parts, SPEC)
+    for same in (trace, pickle.loads(pickle.dumps(trace)), copy.deepcopy(trace)):
+        assert same.layer_ids == trace.layer_ids
+        assert (same.experts == np.concatenate(parts)).all()
+        assert all(same.experts[:, layer].flags.c_contiguous for layer in range(2))
+
+
+def test_a_single_part_is_taken_as_it_is_and_a_trace_is_read_only() -> None:
+    rows = checked_rows(wire(3), SPEC, first_row=0)
+    assert join_rows([rows, rows[:0]], SPEC) is rows
+    for trace in (RoutingTrace.joined([rows], SPEC), pickle.loads(pickle.dumps(RoutingTrace.joined([rows], SPEC)))):
+        with pytest.raises(ValueError, match="read-only"):
+            trace.experts[0] = 0
