@@ -2,6 +2,7 @@
 # make test         set up .venv, then lint, types, import contracts and tests
 # make check        the checks of `make test` without the tests
 # make smollm2      set up .venv, then train examples/smollm2, a real 135M model
+# make sglang-cpu   set up SGLang for a machine without a GPU, once for all clones (docs/sglang.md)
 # make clean        remove .venv and caches; runs/ stays
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: quickstart test check smollm2 clean
+.PHONY: quickstart test check smollm2 sglang-cpu clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/miles train examples/quickstart/config.toml $(ARGS)
@@ -26,6 +27,9 @@ check: $(VENV)/.dev
 smollm2: $(VENV)/.smollm2
 	$(BIN)/python examples/smollm2/prepare.py
 	PYTHONPATH=examples/smollm2 $(BIN)/miles train examples/smollm2/config.toml $(ARGS)
+
+sglang-cpu: $(VENV)/bin/python
+	$(BIN)/python -m miles_core.engine.sglang.cpu.install
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "miles needs Python 3.11 or newer; set PYTHON=python3.11")'

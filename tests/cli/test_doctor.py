@@ -135,19 +135,28 @@ def test_a_check_that_fails_itself_is_a_row(monkeypatch: pytest.MonkeyPatch) -> 
     assert "loopback ports" in found
 
 
-def test_sglang_is_explained_honestly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sglang_that_is_nowhere_is_not_needed_and_can_be_had(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(packages, "version_of", lambda name: None)
-    [row] = packages.sglang(StubHub(("engines", "embedded")))
-    assert row.state == "missing"
-    assert "SGLang on a CPU is not supported by this version" in row.remedy
-    assert "No installed engine plugin starts it; engines: embedded." in row.remedy
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    here, on_cpu = packages.sglang()
+    assert (here.state, on_cpu.state) == ("missing", "missing")
+    assert "engine.python" in here.remedy
+    assert "`make sglang-cpu`" in on_cpu.remedy
 
 
 def test_a_broken_sglang_is_a_problem_and_not_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "version_of", lambda name: "0.5.23")
-    [row] = packages.sglang(StubHub(("engines", "sglang")))
+    row = packages.sglang()[0]
     assert (row.state, row.is_fatal) == ("problem", False)
     assert row.found.startswith("0.5.23; its import fails: ModuleNotFoundError")
+
+
+def test_a_cpu_environment_that_lost_its_sglang_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "cpu_environment", lambda: Path(sys.executable))
+    row = packages.sglang()[1]
+    assert (row.name, row.state) == ("sglang on cpu", "problem")
+    assert "has no SGLang" in row.found
+    assert "`make sglang-cpu`" in row.remedy
 
 
 def test_a_dependency_of_the_wrong_version_is_fatal_and_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def examine(hub: Hub | None = None) -> list[Finding]:
         packages.python,
         packages.torch,
         packages.transformers,
-        partial(packages.sglang, plugins),
+        packages.sglang,
         *(partial(packages.optional, package, plugins) for package in packages.OPTIONAL),
         partial(mooncake, plugins),
         machine,

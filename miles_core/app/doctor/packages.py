@@ -12,6 +12,9 @@ from packaging.requirements import Requirement
 
 from miles_core.app.doctor.finding import Finding
 from miles_core.app.doctor.probe import probe
+from miles_core.engine.sglang.cpu.environment import cpu_environment
+from miles_core.engine.sglang.version import check_version
+from miles_core.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,22 +139,37 @@ def optional(package: Package, hub: Hub) -> list[Finding]:
     return [Finding(package.distribution, "ok", f"{version} ({unused})" if unused else version)]
 
 
-def sglang(hub: Hub) -> list[Finding]:
-    """The inference server for GPUs."""
-    engines = _names(hub, "engines")
-    unused = "" if "sglang" in engines else f" No installed engine plugin starts it; engines: {', '.join(engines)}."
+def sglang() -> list[Finding]:
+    """SGLang in this environment, and the one that is set up for machines without a GPU."""
+    return [_sglang_here(), _sglang_on_cpu()]
+
+
+def _sglang_here() -> Finding:
     version = version_of("sglang")
     if version is None:
         remedy = (
-            "Not needed: the embedded engine serves on the CPU. SGLang on a CPU is not supported by this version; "
-            f"with a GPU, run `pip install '{DISTRIBUTION}[sglang]'` in a virtual environment of its own."
+            f"Not needed here. For GPUs, run `pip install '{DISTRIBUTION}[sglang]'` in a virtual environment of its "
+            "own and set engine.python to its interpreter."
         )
-        return [Finding("sglang", "missing", "not installed here", remedy + unused)]
+        return Finding("sglang", "missing", "not installed here", remedy)
     result = probe("sglang.srt.server_args")
     if result.failure:
         remedy = "SGLang needs a GPU and the package versions that it pins: give it a virtual environment of its own."
-        return [Finding("sglang", "problem", f"{version}; {result.failure}", remedy + unused)]
-    return [Finding("sglang", "ok", f"{version}, importable.{unused}")]
+        return Finding("sglang", "problem", f"{version}; {result.failure}", remedy)
+    return Finding("sglang", "ok", f"{version}, importable")
+
+
+def _sglang_on_cpu() -> Finding:
+    python = cpu_environment()
+    if python is None:
+        remedy = "Not needed: the embedded engine serves on the CPU. To serve with SGLang there, run `make sglang-cpu`."
+        return Finding("sglang on cpu", "missing", "not set up", remedy)
+    try:
+        version = check_version(str(python))
+    except EngineError as error:
+        remedy = f"Remove {python.parent.parent} and run `make sglang-cpu`."
+        return Finding("sglang on cpu", "problem", error.message, remedy)
+    return Finding("sglang on cpu", "ok", f"{version} in {python.parent.parent}")
 
 
 def plugins(hub: Hub) -> list[Finding]:

@@ -1,0 +1,64 @@
+"""Stays with a server that runs already: ``python -m miles_core.engine.sglang.attach URL``.
+
+It never starts or ends the server. It ends with an error when the server is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from miles_core.engine.sglang.health import is_healthy, is_there, model_info
+from miles_core.engine.sglang.launch import end_with_parent
+from miles_core.engine.sglang.ready import Report
+from miles_core.errors import EngineError, MilesError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CHECK_SECONDS = 2.0
+MISSES = 5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Watch one server until it is gone, which is an error, or this process is told to end."""
+    parser = argparse.ArgumentParser(prog="python -m miles_core.engine.sglang.attach")
+    parser.add_argument("url")
+    url = parser.parse_args(argv).url
+    report = Report()
+    if report.is_child:
+        threading.Thread(target=end_with_parent, name="lifeline", daemon=True).start()
+    try:
+        watch(url, report, every=CHECK_SECONDS, misses=MISSES)
+    except MilesError as error:
+        report.failed(error.message, error.remedy)
+        sys.stderr.write(f"{error}\n")
+    return 1
+
+
+def watch(url: str, report: Report, *, every: float, misses: int) -> None:
+    """Say when the server serves, then look at it every few seconds; what it serves may not be the run's weights.
+
+    Raises:
+        EngineError: when nothing took a connection so many times in a row.
+    """
+    report.progress(f"waiting for {url}")
+    while not is_healthy(url):
+        time.sleep(every)
+    model_info(url)
+    report.ready(url, foreign_weights=True)
+    missed = 0
+    while missed < misses:
+        time.sleep(every)
+        missed = 0 if is_there(url, every) else missed + 1
+    raise EngineError(
+        f"the server at {url} is gone: {misses} connections in a row failed",
+        remedy="Look at the log of that server; start it again, or take it out of engine.urls.",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
