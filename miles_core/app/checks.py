@@ -22,10 +22,12 @@ def check_run(wiring: Wiring) -> list[dict[str, Any]]:
     """
     lock = [{"kind": "model_bridges", **_entry(wiring.hub, "model_bridges", wiring.model.bridge_name)}]
     for kind, table in plugin_tables(wiring.config):
-        options = wiring.hub.configure(kind, table)
-        if kind == "engines":
-            _check_context(wiring, getattr(options, "context_length", None))
+        wiring.hub.configure(kind, table)
         lock.append({"kind": kind, **_entry(wiring.hub, kind, table.use)})
+    for server in wiring.config.engine.servers:  # [[engine.groups]] have options of their own
+        options = wiring.hub.configure("engines", server)
+        _check_context(wiring, getattr(options, "context_length", None))
+    _check_transport(wiring)
     _check_data(wiring, wiring.config.data, "data")
     if wiring.config.eval is not None:
         _check_data(wiring, wiring.config.eval.data, "eval.data")
@@ -65,6 +67,19 @@ def _check_context(wiring: Wiring, served: int | None) -> None:
             f"engine.context_length = {served} is less than the {needed} tokens that a trajectory may have "
             "(the lesser of rollout.max_context_tokens and the model's own context)",
             remedy="Raise engine.context_length, or lower rollout.max_context_tokens.",
+        )
+
+
+def _check_transport(wiring: Wiring) -> None:
+    """SGLang takes updates by its own endpoints, which not every transport can feed."""
+    config, hub = wiring.config, wiring.hub
+    engine: Any = hub.load(hub.resolve("engines", config.engine.use))
+    transport: Any = hub.load(hub.resolve("weight_transports", config.weights.use))
+    if engine.weight_updates == "sglang" and not hasattr(transport, "sglang_update"):
+        raise ConfigError(
+            f"the engine {config.engine.use} takes weight updates by SGLang's own endpoints, which the transport "
+            f"{config.weights.use} cannot feed",
+            remedy=f'Set weights.use = "auto", or "{engine.default_transport}".',
         )
 
 

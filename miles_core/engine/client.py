@@ -13,7 +13,7 @@ from miles_core.engine.prompt import check_prompt
 from miles_core.errors import EngineError, EngineRequestError, RoutingError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from miles_core.types import GenerateRequest, Generation, RoutingSpec
 
@@ -29,7 +29,8 @@ class HttpEngineClient:
 
     ``routing`` is the routing shape of the served model, ``None`` for dense ones. Cancelling a call closes its
     connection, which aborts the request in the engine. There is no time-out but 10 s for the TCP connection: long
-    generations are normal.
+    generations are normal. ``extra_key()``, where given, salts the engine's prefix cache: a request matches prefixes of
+    requests with the same key only. SGLang needs it, since prefixes of old weights may stay in its cache.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class HttpEngineClient:
         vocab_size: int,
         context_length: int,
         routing: RoutingSpec | None,
+        extra_key: Callable[[], str] | None = None,
     ) -> None:
         self._url = f"{base_url.rstrip('/')}/generate"
         self._http = http
         self._vocab_size = vocab_size
         self._context_length = context_length
         self._routing = routing
+        self._extra_key = extra_key
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Generate from token ids; ``max_new_tokens`` is cut to what the context leaves.
@@ -56,7 +59,7 @@ class HttpEngineClient:
             EngineError: if the engine cannot be reached, failed, or answered something else than a generation.
         """
         self._check(request)
-        reply = await self._post(self._body(request))
+        reply = await self._post({**self._body(request), **self._salt()})
         if not isinstance(reply, dict):
             raise EngineError(f"{self._url} must answer one JSON object; got {str(reply)[:200]!r}")
         return parse_generation(reply, request, self._routing)
@@ -77,7 +80,7 @@ class HttpEngineClient:
         bodies = [self._body(request) for request in requests]
         joined = {key: [body[key] for body in bodies] for key in ("rid", "input_ids", "sampling_params")}
         shared = {"return_logprob": True, "return_routed_experts": requests[0].return_routed_experts}
-        replies = await self._post({**joined, **shared, "routed_experts_start_len": start})
+        replies = await self._post({**joined, **shared, "routed_experts_start_len": start, **self._salt()})
         if not isinstance(replies, list) or len(replies) != len(requests):
             raise EngineError(
                 f"{self._url} must answer a batch of {len(requests)} with a list of as many; "
@@ -113,6 +116,9 @@ class HttpEngineClient:
             body["return_routed_experts"] = True
             body["routed_experts_start_len"] = request.routed_experts_start_len
         return body
+
+    def _salt(self) -> dict[str, str]:
+        return {} if self._extra_key is None else {"extra_key": self._extra_key()}
 
     async def _post(self, body: dict[str, Any]) -> Any:
         headers = {"content-type": "application/json"}

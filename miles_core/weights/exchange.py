@@ -46,6 +46,15 @@ class EngineExchange:
             raise RefusedError(f"engine {url}: {stage} was refused with status {reply.status}: {reason}", remedy=remedy)
         return text
 
+    async def accepted(self, path: str, body: Mapping[str, Any], *, stage: str) -> list[dict[str, Any]]:
+        """:meth:`all`, where each reply must be an object that does not say ``"success": false``.
+
+        Raises:
+            WeightSyncError: if any failed, or says so under a status that does not.
+        """
+        replies = await self.all(path, body, stage=stage)
+        return [_success(url, text, stage) for url, text in zip(self.urls, replies, strict=True)]
+
     async def all(self, path: str, body: Mapping[str, Any] | None, *, stage: str) -> list[str]:
         """:meth:`call` on every engine at once; replies in the order of ``urls``.
 
@@ -69,6 +78,16 @@ class EngineExchange:
         return [replies[url] for url in self.urls]
 
 
+def _success(url: str, text: str, stage: str) -> dict[str, Any]:
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict) or not body.get("success", True):
+        raise RefusedError(f"engine {url}: {stage} did not succeed: {_refusal(text)[0]}")
+    return body
+
+
 def _joined(failures: Sequence[WeightSyncError], engines: int) -> WeightSyncError:
     if len(failures) == 1:
         return failures[0]
@@ -82,9 +101,10 @@ def _joined(failures: Sequence[WeightSyncError], engines: int) -> WeightSyncErro
 
 
 def _refusal(text: str) -> tuple[str, str | None]:
-    """Message and remedy of an error body; an engine that is not ours may send anything."""
+    """Message and remedy of a body that says no, ours or SGLang's; an engine that is not ours may send anything."""
     try:
-        error = json.loads(text)["error"]
+        body = json.loads(text)
+        error = body.get("error", body)
         return str(error["message"]), error.get("remedy")
     except (ValueError, TypeError, KeyError, AttributeError):
-        return text[:500] or "no reason given", None
+        return text.strip()[:500] or "no reason given", None

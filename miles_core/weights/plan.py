@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -52,7 +53,9 @@ def make_plan(source: Layout, receivers: Sequence[Layout], bucket_bytes: int) ->
             remedy="Let trainer and engines build the same model with the same bridge.",
         )
     packed = _packed(_units(receivers[0], bucket_bytes), bucket_bytes)
-    return Plan(tuple(Bucket(index, tensors, _nbytes(tensors)) for index, tensors in enumerate(packed)))
+    return Plan(
+        tuple(Bucket(index, _aligned(tensors), _nbytes(tensors)) for index, tensors in enumerate(packed)),
+    )
 
 
 def _problems(source: Layout, receivers: Sequence[Layout]) -> Iterator[str]:
@@ -116,6 +119,11 @@ def _packed(units: Iterable[tuple[TensorSpec, ...]], bound: int) -> Iterator[tup
         current += unit
     if current:
         yield current
+
+
+def _aligned(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """Largest elements first: back to back, each tensor then begins at a multiple of its element's size."""
+    return tuple(sorted(tensors, key=lambda tensor: tensor.nbytes // max(math.prod(tensor.shape), 1), reverse=True))
 
 
 def _nbytes(tensors: Iterable[TensorSpec]) -> int:

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import logging
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 
 from miles_core.errors import MilesError, WeightSyncError
-from miles_core.types import Layout, Manifest
+from miles_core.types import Manifest
 from miles_core.weights.exchange import EngineExchange
 from miles_core.weights.plan import make_plan
+from miles_core.weights.ports import Staged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     import aiohttp
 
     from miles_core.types import Bucket
     from miles_core.weights.plan import Plan
+    from miles_core.weights.ports import EngineSet, TrainerWeights, WeightUpdates
+    from miles_core.weights.salt import PrefixSalt
+
+PauseMode: TypeAlias = Literal["in_place", "retract", "abort"]
 
 _logger = logging.getLogger("miles.weights")
-
-
-class TrainerWeights(Protocol):
-    """The trainer's side of an update, as the driver reaches it."""
-
-    async def layout(self) -> Layout:
-        """Where the trained model keeps its checkpoint tensors."""
-
-    async def stage(self, bucket: Bucket) -> tuple[Mapping[str, Any], str]:
-        """Offer a bucket; returns its delivery and its xxh3-128 in hex."""
-
-    async def release(self, delivery: Mapping[str, Any]) -> None:
-        """Free a delivery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,87 +40,108 @@ class PublishResult:
 
 
 class Publisher:
-    """Moves versions from one trainer into a fixed set of engines, one update at a time.
+    """Moves versions from one trainer into the engines of a fleet, one update at a time.
 
     ``timeout`` bounds each exchange with trainer or engine, in seconds. ``pause_mode`` says what happens to requests
-    in flight.
+    in flight, ``updates`` how the engines take an update. ``salt`` is renewed before requests can meet new weights.
     """
 
     def __init__(
         self,
-        engine_urls: Sequence[str],
+        fleet: EngineSet,
         trainer: TrainerWeights,
         http: aiohttp.ClientSession,
         *,
         bucket_bytes: int,
         timeout: float,
-        pause_mode: Literal["in_place", "retract", "abort"],
+        pause_mode: PauseMode,
+        updates: WeightUpdates,
+        salt: PrefixSalt | None = None,
     ) -> None:
-        self._engines = EngineExchange(engine_urls, http, timeout=timeout)
+        self._fleet = fleet
         self._trainer = trainer
+        self._http = http
         self._bucket_bytes = bucket_bytes
         self._timeout = timeout
         self._pause_mode = pause_mode
-        self._plan: Plan | None = None
+        self._updates = updates
+        self._salt = salt
+        self._planned: tuple[frozenset[str], Plan] | None = None
         self._one_at_a_time = anyio.Lock()
 
-    async def publish(self, version: int) -> PublishResult:
-        """Commit the trainer's present weights as ``version`` on all engines.
+    async def publish(self, version: int, engines: Sequence[str] | None = None) -> PublishResult:
+        """Commit the trainer's present weights as ``version`` on the whole fleet, or on ``engines`` that are behind.
 
-        On failure or cancellation the update is aborted everywhere. Engines that no byte reached resume with their
-        old weights; torn ones, and ones that had already committed, stay paused.
+        Where no engine lives, the version is committed all the same: those that come back are behind. On failure or
+        cancellation the update is aborted everywhere. Engines that no byte reached resume with their old weights; torn
+        ones, and ones that had already committed, stay paused.
 
         Raises:
             WeightSyncError: naming engine, stage and cause.
         """
         async with self._one_at_a_time:
             started = perf_counter()
-            plan = self._plan = self._plan or await self._make_plan()
-            try:
-                checksums = await self._move(version, plan)
-                # A commit that some engines did not hear of would tear the fleet apart.
-                with anyio.CancelScope(shield=True):
-                    await self._engines.all("/weights/commit", {"version": version}, stage="commit")
-            except BaseException:
-                await self._roll_back(version)
-                raise
-            with anyio.CancelScope(shield=True):
-                await self._engines.all("/continue_generation", {}, stage=f"resuming with version {version}")
-        manifest = Manifest(version, plan.tensors, plan.nbytes, tuple(checksums))
+            urls = self._fleet.urls if engines is None else engines
+            exchange = EngineExchange(urls, self._http, timeout=self._timeout)
+            manifest = Manifest(version, 0, 0, ())
+            if exchange.urls:
+                manifest = await self._update(exchange, version)
         return PublishResult(manifest, perf_counter() - started)
 
-    async def _make_plan(self) -> Plan:
-        replies = await self._engines.all("/weights/layout", None, stage="asking for the layout")
-        receivers = [_layout(url, text) for url, text in zip(self._engines.urls, replies, strict=True)]
+    async def _update(self, engines: EngineExchange, version: int) -> Manifest:
+        plan = await self._plan(engines)
+        async with AsyncExitStack() as held:
+            ahead: list[Staged] = []
+            if self._updates.at_once:  # staged while the engines still generate
+                ahead = [await held.enter_async_context(self._staged(bucket)) for bucket in plan.buckets]
+            try:
+                await engines.all("/pause_generation", {"mode": self._pause_mode}, stage="pause")
+                if self._salt is not None:
+                    self._salt.renew(version)
+                await self._updates.begin(engines, version)
+                staged = ahead or [await self._send(engines, version, bucket) for bucket in plan.buckets]
+                await self._updates.verify(engines, version, staged)
+                # A commit that some engines did not hear of would tear the fleet apart.
+                with anyio.CancelScope(shield=True):
+                    await self._updates.commit(engines, version)
+            except BaseException:
+                await self._roll_back(engines, version)
+                raise
+            with anyio.CancelScope(shield=True):
+                await engines.all("/continue_generation", {}, stage=f"resuming with version {version}")
+        return Manifest(version, plan.tensors, plan.nbytes, tuple(one.checksum for one in staged))
+
+    async def _plan(self, engines: EngineExchange) -> Plan:
+        """The plan for these engines; made once for as long as no other engine joins."""
+        if self._planned is not None and self._planned[0].issuperset(engines.urls):
+            return self._planned[1]
+        receivers = await self._updates.layouts(engines)
         try:
             source = await self._trainer.layout()
         except (MilesError, OSError) as error:
             raise _trainer_error("asking for the layout", error) from error
-        return make_plan(source, receivers, self._bucket_bytes)
+        plan = make_plan(source, receivers or [source], self._bucket_bytes)
+        self._planned = frozenset(engines.urls), plan
+        return plan
 
-    async def _move(self, version: int, plan: Plan) -> list[str]:
-        await self._engines.all("/pause_generation", {"mode": self._pause_mode}, stage="pause")
-        await self._engines.all("/weights/begin", {"version": version}, stage=f"begin of version {version}")
-        checksums = [await self._transfer(version, bucket) for bucket in plan.buckets]
-        await self._engines.all("/weights/verify", {"version": version, "checksums": checksums}, stage="verify")
-        return checksums
+    async def _send(self, engines: EngineExchange, version: int, bucket: Bucket) -> Staged:
+        async with self._staged(bucket) as staged:
+            await self._updates.receive(engines, version, staged)
+        return staged
 
-    async def _transfer(self, version: int, bucket: Bucket) -> str:
-        delivery, checksum = await self._stage(bucket)
-        body = {"version": version, "bucket": bucket.to_json(), "delivery": dict(delivery)}
-        try:
-            await self._engines.all("/weights/receive", body, stage=f"receive of bucket {bucket.index}")
-        finally:
-            await self._release(delivery)
-        return checksum
-
-    async def _stage(self, bucket: Bucket) -> tuple[Mapping[str, Any], str]:
+    @asynccontextmanager
+    async def _staged(self, bucket: Bucket) -> AsyncIterator[Staged]:
+        """The bucket as the trainer offers it, for as long as the context is open."""
         try:
             # Shielded: a cancelled call would leave a delivery in the trainer that no one can name.
             with anyio.fail_after(self._timeout, shield=True):
-                return await self._trainer.stage(bucket)
+                staged = Staged(bucket, *await self._trainer.stage(bucket))
         except (MilesError, OSError) as error:
             raise _trainer_error(f"staging bucket {bucket.index}", error) from error
+        try:
+            yield staged
+        finally:
+            await self._release(staged.delivery)
 
     async def _release(self, delivery: Mapping[str, Any]) -> None:
         try:
@@ -138,32 +151,22 @@ class Publisher:
             # It costs memory in the trainer, not correctness; raising would hide why an update failed.
             _logger.warning("%s", _trainer_error("releasing a delivery", error))
 
-    async def _roll_back(self, version: int) -> None:
-        self._plan = None
+    async def _roll_back(self, engines: EngineExchange, version: int) -> None:
+        self._planned = None
         with anyio.move_on_after(self._timeout, shield=True):
             async with anyio.create_task_group() as tasks:
-                for url in self._engines.urls:
-                    tasks.start_soon(self._restore, url, version)
+                for url in engines.urls:
+                    tasks.start_soon(self._restore, engines, url, version)
 
-    async def _restore(self, url: str, version: int) -> None:
+    async def _restore(self, engines: EngineExchange, url: str, version: int) -> None:
         try:
-            status = json.loads(await self._engines.call(url, "/weights/abort", {}, stage="abort"))
-            if status["torn"] or status["version"] >= version:
-                _logger.warning("engine %s stays paused: %s", url, status)
+            reason = await self._updates.abort(engines, url, version)
+            if reason is not None:
+                _logger.warning("engine %s stays paused: %s", url, reason)
             else:
-                await self._engines.call(url, "/continue_generation", {}, stage="resuming")
-        except (WeightSyncError, ValueError, TypeError, KeyError) as error:
+                await engines.call(url, "/continue_generation", {}, stage="resuming")
+        except WeightSyncError as error:
             _logger.warning("engine %s stays as it is, its update could not be aborted: %s", url, error)
-
-
-def _layout(url: str, text: str) -> Layout:
-    try:
-        return Layout.from_json(json.loads(text))
-    except (ValueError, TypeError, KeyError) as error:
-        raise WeightSyncError(
-            f"engine {url}: its layout must be {{placements, unclaimed}} in JSON: {type(error).__name__} {error}",
-            remedy="Run the same version of miles in driver and engines.",
-        ) from error
 
 
 def _trainer_error(stage: str, error: Exception) -> WeightSyncError:

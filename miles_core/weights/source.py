@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class WeightSource:
-    """Stages buckets of the trained model; ``tensors(names)`` yields ``(name, tensor)`` in the order asked for."""
+    """Stages buckets of the trained model; ``tensors(names)`` yields ``(name, tensor)`` in the order asked for.
+
+    A transport that has a method ``expect(nbytes)`` is told the size of the whole model.
+    """
 
     def __init__(
         self,
@@ -29,6 +32,8 @@ class WeightSource:
         self.layout = layout
         self._tensors = tensors
         self._transport = transport
+        if (expect := getattr(transport, "expect", None)) is not None:
+            expect(sum(spec.nbytes for spec in layout.tensors.values()))
 
     def stage(self, bucket: Bucket) -> tuple[Mapping[str, Any], str]:
         """Cast and pack the bucket, hand it to the transport, return its delivery and its xxh3-128 in hex.

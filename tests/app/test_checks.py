@@ -32,10 +32,25 @@ def test_a_run_that_may_start_gets_a_lock_of_every_plugin(quickstart: Quickstart
         ("warmup.data=none.jsonl", DataError, "no warm-up file .*none.jsonl"),
         ("warmup.data=tasks.jsonl", DataError, r"tasks\.jsonl:1: expected"),
         ("engine.context_length=95", ConfigError, "95 is less than the 96 tokens"),
+        ("engine.groups=[{}, {context_length = 95}]", ConfigError, "95 is less than the 96 tokens"),
+        ("engine.groups=[{}, {thread = 2}]", ConfigError, "thread: unknown key; did you mean 'threads'"),
+        (["engine.use=sglang", "weights.use=memory"], ConfigError, "engine sglang takes .* transport memory cannot"),
         ("filters.0.use=miles_core.api:Group", PluginError, "lacks stage, keep"),
     ],
 )
-def test_what_is_wrong_is_named(quickstart: Quickstart, override: str, kind: type[MilesError], message: str) -> None:
+def test_what_is_wrong_is_named(
+    quickstart: Quickstart, override: str | list[str], kind: type[MilesError], message: str
+) -> None:
     with pytest.raises(kind, match=message) as caught:
-        check(quickstart(override))
+        check(quickstart(*([override] if isinstance(override, str) else override)))
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [("engine.use=sglang",), ("engine.use=sglang", "weights.use=disk"), ("weights.use=disk",)],
+    ids=["sglang", "sglang by disk", "embedded by disk"],
+)
+def test_engines_and_transports_that_fit_are_taken(quickstart: Quickstart, overrides: tuple[str, ...]) -> None:
+    lock = check(quickstart(*overrides))
+    assert [row["name"] for row in lock if row["kind"] == "weight_transports"] == ["disk"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import sys
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import aiohttp
 import anyio
+import anyio.to_thread
 import pytest
 import torch
 import transformers
@@ -20,7 +22,6 @@ from miles_core.weights.source import WeightSource
 from miles_plugins.bridges.qwen3_moe import Qwen3Moe
 from miles_plugins.transports.memory import Memory
 
-TOY_ENGINE = Path(__file__).with_name("toy_engine.py")
 SIZES = {
     "vocab_size": 48,
     "hidden_size": 16,
@@ -86,14 +87,65 @@ def source_of(layout_of):
     return make
 
 
+class Trainer:
+    """The trainer's side in this process; ``damage(bucket, delivery)`` runs between staging and sending."""
+
+    def __init__(self, source):
+        self.source = source
+        self.staged = 0
+        self.damage = None
+
+    async def layout(self):
+        return self.source.layout
+
+    async def stage(self, bucket):
+        delivery, checksum = await anyio.to_thread.run_sync(self.source.stage, bucket)
+        self.staged += 1
+        if self.damage is not None:
+            await self.damage(bucket, delivery)
+        return delivery, checksum
+
+    async def release(self, delivery):
+        await anyio.to_thread.run_sync(self.source.release, delivery)
+
+
+@pytest.fixture
+def trainer_of():
+    """Makes the trainer's side of a source."""
+    return Trainer
+
+
+@dataclass
+class Fleet:
+    """Engines that live."""
+
+    urls: list[str]
+
+
+@pytest.fixture
+def fleet_of():
+    """Makes a set of engines from their URLs."""
+    return Fleet
+
+
 @pytest.fixture(scope="session")
 def toy_engine():
     """The module ``toy_engine.py``."""
-    spec = importlib.util.spec_from_file_location("toy_engine", TOY_ENGINE)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return module("toy_engine")
+
+
+@pytest.fixture(scope="session")
+def toy_sglang():
+    """The module ``toy_sglang.py``."""
+    return module("toy_sglang")
+
+
+def module(name):
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[name] = made
+    spec.loader.exec_module(made)
+    return made
 
 
 @pytest.fixture

@@ -47,6 +47,13 @@ def test_buckets_carry_the_receivers_type():
     assert plan.buckets[0].tensors == (TensorSpec("p0.t0", "bfloat16", (4,), 8),)
 
 
+def test_tensors_of_a_bucket_begin_at_multiples_of_their_element_size():
+    specs = [TensorSpec("half", "bfloat16", (3,), 6), TensorSpec("whole", "float32", (2,), 8)]
+    mixed = Layout(tuple(Placement(spec, spec.name, 0) for spec in specs))
+    (bucket,) = make_plan(mixed, [mixed], 100).buckets
+    assert [spec.name for spec in bucket.tensors] == ["whole", "half"]
+
+
 ONE = layout([[4], [6]])
 
 

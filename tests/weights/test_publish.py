@@ -11,35 +11,16 @@ import anyio.to_thread
 import pytest
 import torch
 
+from miles_core.api import PluginContext
 from miles_core.errors import TrainError, WeightSyncError
 from miles_core.weights.publish import Publisher
 from miles_core.weights.receive import ReceiverStatus
+from miles_core.weights.receiver_updates import ReceiverUpdates
 from miles_plugins.bridges.qwen3_moe import Qwen3Moe
+from miles_plugins.transports.disk import Disk
 
 pytestmark = pytest.mark.anyio
 IDS = [1, 2, 3, 5, 8]
-
-
-class Trainer:
-    """The trainer's side in this process; ``damage(delivery)`` runs between staging and sending."""
-
-    def __init__(self, source):
-        self.source = source
-        self.staged = 0
-        self.damage = None
-
-    async def layout(self):
-        return self.source.layout
-
-    async def stage(self, bucket):
-        delivery, checksum = await anyio.to_thread.run_sync(self.source.stage, bucket)
-        self.staged += 1
-        if self.damage is not None:
-            await self.damage(bucket, delivery)
-        return delivery, checksum
-
-    async def release(self, delivery):
-        await anyio.to_thread.run_sync(self.source.release, delivery)
 
 
 @pytest.fixture
@@ -48,12 +29,12 @@ def trained(tiny):
 
 
 @pytest.fixture
-def trainer(trained, memory, source_of):
-    return Trainer(source_of(trained, memory))
+def trainer(trained, memory, source_of, trainer_of):
+    return trainer_of(source_of(trained, memory))
 
 
 @pytest.fixture
-async def fleet(tiny, memory, serve, toy_engine, trainer, http):
+async def fleet(tiny, memory, serve, toy_engine, trainer, http, fleet_of):
     """``engines, publisher = await fleet(model, ...)``."""
     async with AsyncExitStack() as stack:
 
@@ -61,9 +42,20 @@ async def fleet(tiny, memory, serve, toy_engine, trainer, http):
             engines = [toy_engine.ToyEngine(model, memory) for model in models]
             urls = [await stack.enter_async_context(serve(engine.app)) for engine in engines]
             settings = {"bucket_bytes": 4000, "timeout": 20.0, "pause_mode": "in_place", **settings}
-            return engines, Publisher(urls, trainer, http, **settings)
+            return engines, Publisher(fleet_of(urls), trainer, http, updates=ReceiverUpdates(), **settings)
 
         yield start
+
+
+@pytest.fixture
+def alone(trainer, http, fleet_of):
+    """Makes the publisher of one engine."""
+
+    def make(url, **settings):
+        settings = {"bucket_bytes": 4000, "timeout": 30.0, "pause_mode": "abort", **settings}
+        return Publisher(fleet_of([url]), trainer, http, updates=ReceiverUpdates(), **settings)
+
+    return make
 
 
 def reference(trained, dtype, path):
@@ -190,18 +182,18 @@ async def test_failing_trainer_is_named_and_engines_without_a_byte_resume(fleet,
     assert (engine.paused, engine.out_of_service) == (None, None)
 
 
-async def test_unreachable_engine_is_named(trainer, http, toy_engine):
+async def test_unreachable_engine_is_named(alone, toy_engine):
     sock, url = toy_engine.listening_socket()
     sock.close()
-    publisher = Publisher([url], trainer, http, bucket_bytes=100, timeout=5.0, pause_mode="abort")
+    publisher = alone(url, timeout=5.0)
     with pytest.raises(WeightSyncError, match=f"engine {url}: asking for the layout failed: ClientConnectorError"):
         await publisher.publish(1)
 
 
-async def test_silent_engine_is_given_up_after_the_timeout(trainer, http, toy_engine):
+async def test_silent_engine_is_given_up_after_the_timeout(alone, toy_engine):
     sock, url = toy_engine.listening_socket()
     with sock:
-        publisher = Publisher([url], trainer, http, bucket_bytes=100, timeout=0.2, pause_mode="abort")
+        publisher = alone(url, timeout=0.2)
         with pytest.raises(WeightSyncError, match=f"engine {url}: asking for the layout failed: .*Timeout"):
             await publisher.publish(1)
 
@@ -230,12 +222,12 @@ def start_engine(path, dtype):
     return subprocess.Popen([sys.executable, script, path, dtype], text=True, **pipes)
 
 
-async def test_update_of_an_engine_in_an_unrelated_process(trained, trainer, http, memory, tmp_path):
+async def test_update_of_an_engine_in_an_unrelated_process(trained, alone, http, tmp_path):
     expected = reference(trained, "bfloat16", tmp_path)
     process = await anyio.to_thread.run_sync(start_engine, tmp_path, "bfloat16")
     try:
         url = (await anyio.to_thread.run_sync(process.stdout.readline)).strip()
-        publisher = Publisher([url], trainer, http, bucket_bytes=4000, timeout=30.0, pause_mode="retract")
+        publisher = alone(url, pause_mode="retract")
         await publisher.publish(1)
         async with http.post(f"{url}/logits", json=IDS) as reply:
             answer = await reply.json()
@@ -244,3 +236,73 @@ async def test_update_of_an_engine_in_an_unrelated_process(trained, trainer, htt
     assert answer["version"] == 1
     assert torch.equal(torch.tensor(answer["logits"]), expected)
     assert (process.returncode, errors) == (0, "")
+
+
+async def test_an_engine_that_is_behind_is_updated_alone(fleet, tiny):
+    (ahead, behind), publisher = await fleet(tiny(seed=2), tiny(seed=3))
+    await publisher.publish(2, engines=[publisher._fleet.urls[1]])
+    assert (ahead.version, behind.version) == (-1, 2)
+    assert ahead.calls == []
+
+
+async def test_an_engine_that_joins_is_planned_for(fleet, tiny, memory, serve, toy_engine):
+    (engine,), publisher = await fleet(tiny(seed=2))
+    await publisher.publish(1)
+    other = toy_engine.ToyEngine(tiny(seed=3, intermediate_size=32, num_hidden_layers=1), memory)
+    async with serve(other.app) as url:
+        publisher._fleet.urls.append(url)
+        with pytest.raises(WeightSyncError, match="engine 1 claims nothing of what the trainer sends as"):
+            await publisher.publish(2)
+    assert engine.version == 1
+
+
+async def test_without_a_live_engine_the_version_is_committed_to_no_one(fleet, trainer):
+    _, publisher = await fleet()
+    result = await publisher.publish(3)
+    assert (result.manifest.version, result.manifest.nbytes, trainer.staged) == (3, 0, 0)
+
+
+@pytest.fixture
+async def by_disk(tiny, trained, serve, toy_engine, source_of, trainer_of, http, fleet_of, tmp_path):
+    """An engine, its publisher, the trainer and the folder, joined by files."""
+    transport = Disk(Disk.Config(dir=str(tmp_path)), PluginContext())
+    trainer = trainer_of(source_of(trained, transport))
+    engine = toy_engine.ToyEngine(tiny(seed=2), transport)
+    options = {"bucket_bytes": 4000, "timeout": 20.0, "pause_mode": "in_place", "updates": ReceiverUpdates()}
+    async with serve(engine.app) as url:
+        yield engine, Publisher(fleet_of([url]), trainer, http, **options), trainer, tmp_path
+    transport.close()
+
+
+async def test_files_feed_our_receiver_too_one_bucket_at_a_time(by_disk, trained, tmp_path_factory):
+    engine, publisher, trainer, folder = by_disk
+    most = []
+
+    async def count(bucket, delivery):
+        most.append(len([*folder.glob("*/bucket-*")]))
+
+    trainer.damage = count
+    await publisher.publish(1)
+    assert set(most) == {1}
+    assert [*folder.iterdir()] == []
+    assert torch.equal(engine.logits(IDS), reference(trained, "float32", tmp_path_factory.mktemp("reference")))
+
+
+def flip_last_byte(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+async def test_a_corrupted_file_is_caught_by_our_receiver(by_disk):
+    engine, publisher, trainer, folder = by_disk
+
+    async def flip(bucket, delivery):
+        if bucket.index == 1:
+            flip_last_byte(Path(delivery["file"]))
+
+    trainer.damage = flip
+    with pytest.raises(WeightSyncError, match="bucket 1 is not what was sent"):
+        await publisher.publish(1)
+    assert engine.out_of_service.startswith("weights are torn")
+    assert [*folder.iterdir()] == []
