@@ -39,11 +39,18 @@ def child_process() -> Iterator[None]:
 
 
 def report(message: dict[str, Any]) -> None:
-    """Write the one line that the parent waits for; later calls do nothing."""
+    """Write the line that the parent waits for; later calls do nothing."""
     descriptor = os.environ.pop(READY_FD, None)
     if descriptor is not None:
         with os.fdopen(int(descriptor), "w") as file:
             file.write(json.dumps(message) + "\n")
+
+
+def report_progress(text: str) -> None:
+    """Tell the parent what the start is at; nothing without a parent, or after the report."""
+    descriptor = os.environ.get(READY_FD)
+    if descriptor is not None:
+        os.write(int(descriptor), json.dumps({"progress": text}).encode() + b"\n")
 
 
 def _exit_with_parent() -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     import aiohttp
 
+    from miles_core.app.fleet import Fleet
+
 DRAIN_PAUSE = 0.05
 
 
@@ -31,34 +33,53 @@ class Disaggregated:
 class Colocated:
     """Engines give back keys, values and weights before a training step, and take memory again after it.
 
-    Their weights are garbage from then until the next update is committed, so publish before anything is generated.
+    Their weights are garbage from then until the next update is committed, so publish before anything is generated:
+    the update also ends the pause that begins here.
     """
 
-    def __init__(self, engine_urls: Sequence[str], http: aiohttp.ClientSession, *, timeout: float) -> None:
-        self._engines = EngineExchange(engine_urls, http, timeout=timeout)
+    def __init__(self, fleet: Fleet, http: aiohttp.ClientSession, *, timeout: float) -> None:
+        self._fleet = fleet
+        self._http = http
         self._timeout = timeout
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
-        """Drain and release the engines, and resume them afterwards.
+        """Drain and release the engines, and resume them afterwards; none is started meanwhile.
 
         Raises:
             EngineError: if requests do not end in time, or an engine refuses.
         """
-        try:
-            await self._engines.all("/abort_request", {"abort_all": True}, stage="abort of what still runs")
-            await self._release()
+        async with self._fleet.no_starts():
+            engines = self._engines(self._fleet.urls)
+            async with self._moving():
+                await engines.all("/pause_generation", {"mode": "abort"}, stage="abort of what still runs")
+                await self._drain(engines)
+                await engines.all("/release_memory_occupation", {}, stage="release of memory")
             yield
-            await self._engines.all("/resume_memory_occupation", {}, stage="resume of memory")
+            alive = self._engines([url for url in engines.urls if url in self._fleet.urls])
+            async with self._moving():
+                await alive.all("/resume_memory_occupation", {}, stage="resume of memory")
+
+    def _engines(self, urls: Sequence[str]) -> EngineExchange:
+        return EngineExchange(urls, self._http, timeout=self._timeout)
+
+    @asynccontextmanager
+    async def _moving(self) -> AsyncIterator[None]:
+        try:
+            async with self._fleet.outages.blamed():
+                yield
         except WeightSyncError as error:
             raise EngineError(error.message, remedy=error.remedy) from error
 
-    async def _release(self) -> None:
-        """Aborted requests leave between two forward passes; until then an engine refuses."""
+    async def _drain(self, engines: EngineExchange) -> None:
+        """Wait until aborted requests have left: a busy SGLang would not refuse the release but die of it.
+
+        A flush of the cache is refused as long as something runs, and does nothing worse.
+        """
         deadline = time.monotonic() + self._timeout
         while True:
             try:
-                await self._engines.all("/release_memory_occupation", {}, stage="release of memory")
+                await engines.all("/flush_cache", {}, stage="drain")
                 return
             except RefusedError:
                 if time.monotonic() > deadline:

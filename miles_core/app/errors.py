@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
+
+import anyio
 
 from miles_core.errors import MilesError, leaves_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
+
+    from anyio.abc import TaskGroup
 
 
 @contextmanager
@@ -19,3 +23,17 @@ def single_error() -> Iterator[None]:
     except BaseExceptionGroup as group:
         leaves = list(leaves_of(group))
         raise next((leaf for leaf in leaves if isinstance(leaf, MilesError)), leaves[0]) from group
+
+
+@asynccontextmanager
+async def task_group() -> AsyncIterator[TaskGroup]:
+    """A task group that raises the exception of its own block as it is; what its tasks raise comes in a group."""
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        try:
+            yield tasks
+        except Exception as error:  # noqa: BLE001 - raised again below, outside the group
+            failure = error
+            tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

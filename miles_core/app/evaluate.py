@@ -10,10 +10,12 @@ from miles_core.app.evaluator import Evaluator
 from miles_core.app.planes import build_evaluation, load_tokenizer
 from miles_core.app.serving import serving
 from miles_core.app.supervise import supervised
+from miles_core.errors import EngineError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from miles_core.app.fleet import Fleet
     from miles_core.app.wiring import Wiring
     from miles_core.telemetry.progress import TrainingProgress
 
@@ -28,7 +30,17 @@ async def evaluate(
     """
     tokenizer = await to_thread.run_sync(load_tokenizer, wiring)
     progress.phase("starting engines")
-    async with serving(wiring, config_file, model_path) as served:
+    async with serving(wiring, config_file, model_path, progress) as served:
+        _refuse_foreign_weights(served.fleet, model_path)
         evaluation = build_evaluation(wiring, served.client, tokenizer)
         evaluator = Evaluator(evaluation, wiring.hub, wiring.run_dir, progress)
-        return await supervised(served.children, lambda: evaluator.evaluate(step))
+        return await supervised([served.router, served.fleet], lambda: evaluator.evaluate(step))
+
+
+def _refuse_foreign_weights(fleet: Fleet, model_path: Path) -> None:
+    """No trainer is here that could bring the checkpoint's weights to engines that run already."""
+    if fleet.behind:
+        raise EngineError(
+            f"engine {fleet.behind[0]} ran before this command, so it may serve other weights than {model_path}",
+            remedy="Let miles start the engine.",
+        )

@@ -10,6 +10,7 @@ from anyio import CancelScope, to_thread
 from miles_core.app.colocation import Colocated, Disaggregated
 from miles_core.app.evaluator import Evaluator
 from miles_core.app.loop import LoopParts, TrainingLoop
+from miles_core.app.on_policy import check_run_on_policy
 from miles_core.app.planes import (
     build_evaluation,
     build_filters,
@@ -23,15 +24,13 @@ from miles_core.app.run_state import RunState
 from miles_core.app.saving import Saver, run_file
 from miles_core.app.serving import serving
 from miles_core.app.supervise import supervised
+from miles_core.app.tracking import open_trackers
 from miles_core.app.trainer_client import TrainerClient, optimizer_settings, trainer_process
+from miles_core.app.updates import FleetUpdates, fleet_updates
 from miles_core.app.warmup import warm_up
-from miles_core.config.schema import PluginTable
-from miles_core.errors import PluginError
 from miles_core.rollout.buffer import StepBuffer
 from miles_core.rollout.scheduler import RolloutScheduler
-from miles_core.telemetry.tracking import Trackers
 from miles_core.train.schedule import LearningRateSchedule
-from miles_core.weights.publish import Publisher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,17 +38,13 @@ if TYPE_CHECKING:
 
     from miles_core.app.dumps import Dumper
     from miles_core.app.ending import Outcome
-    from miles_core.app.processes import Child
     from miles_core.app.resume import Resumed
     from miles_core.app.serving import Serving
     from miles_core.app.wiring import Wiring
     from miles_core.config.schema import Config
     from miles_core.session.tokenizer import ChatTokenizer
     from miles_core.telemetry.progress import TrainingProgress
-
-
-JSONL = "miles-hub/jsonl"
-"""The tracker that every run has: what reads a run folder reads its file."""
+    from miles_core.telemetry.tracking import Trackers
 
 
 @dataclass(eq=False)
@@ -93,7 +88,8 @@ class Run:
         """
         state = RunState() if self.resumed is None else self.resumed.state
         self.progress.phase("starting trackers")
-        trackers = await to_thread.run_sync(self._trackers, state)
+        resume_step = None if self.resumed is None else state.step
+        trackers = await to_thread.run_sync(open_trackers, self.wiring, self.progress.say, resume_step)
         try:
             return await self._with_trainer(state, trackers)
         finally:
@@ -111,27 +107,39 @@ class Run:
             await supervised([trainer.process], lambda: self._prepare(trainer, tokenizer))
             self.progress.phase("starting engines")
             start = self.checkpoint(0) if self.resumed is None else self.resumed.path
-            async with serving(self.wiring, self.config_file, start) as served:
+            async with serving(self.wiring, self.config_file, start, self.progress, version=state.version) as served:
                 recorder = Recorder(config.run, self.path, trackers, self.progress, tokenizer.decode)
-                parts = self._parts(trainer, served, tokenizer, state, recorder)
-                return await self._train([trainer.process, *served.children], parts, state)
+                updates = fleet_updates(self.wiring, served, trainer)
+                parts = self._parts(trainer, served, updates, tokenizer, state, recorder)
+                return await self._train(trainer, served, updates, parts, state)
 
-    async def _train(self, children: Sequence[Child], parts: LoopParts, state: RunState) -> Outcome:
+    async def _train(
+        self, trainer: TrainerClient, served: Serving, updates: FleetUpdates, parts: LoopParts, state: RunState
+    ) -> Outcome:
         loop = TrainingLoop(self.wiring.config, parts, state)
 
         async def work() -> Outcome:
-            if state.version:  # engines begin with version 0, and with these weights
-                self.progress.phase("sync")
-                await parts.publisher.publish(state.version)
+            self.progress.phase("sync")
+            await updates.catch_up(state.version)
+            await self._check_on_policy(trainer, served, parts.recorder, state)
             self.on_start()
             self._loop = loop
             return await loop.run()
 
         try:
-            return await supervised(children, work)
+            return await supervised([trainer.process, served.router, served.fleet], work)
         finally:
             self._loop = None
             await parts.saver.settle()
+
+    async def _check_on_policy(
+        self, trainer: TrainerClient, served: Serving, recorder: Recorder, state: RunState
+    ) -> None:
+        """Where the config asks for it, compare what engines sample from with what the trainer computes."""
+        engines, say = served.fleet.named_urls, self.progress.say
+        found = await check_run_on_policy(self.wiring, engines, served.http, trainer, say)
+        if found:
+            recorder.evaluation(state.step, found)
 
     async def _prepare(self, trainer: TrainerClient, tokenizer: ChatTokenizer) -> None:
         """Warm up and save checkpoint 0, the model that reinforcement starts from; or load a checkpoint."""
@@ -165,6 +173,7 @@ class Run:
         self,
         trainer: TrainerClient,
         served: Serving,
+        updates: FleetUpdates,
         tokenizer: ChatTokenizer,
         state: RunState,
         recorder: Recorder,
@@ -181,7 +190,6 @@ class Run:
         if self.resumed is not None and self.resumed.rollout is not None:
             scheduler.restore(self.resumed.rollout["scheduler"])
             buffer.restore(self.resumed.rollout["buffer"])
-        colocated = config.run.placement == "colocated"
         evaluator = None
         if config.eval is not None:
             evaluation = build_evaluation(wiring, served.client, tokenizer)
@@ -190,16 +198,9 @@ class Run:
             scheduler=scheduler,
             buffer=buffer,
             trainer=trainer,
-            publisher=Publisher(
-                served.engine_urls,
-                trainer,
-                served.http,
-                bucket_bytes=config.weights.bucket_bytes,
-                timeout=config.weights.timeout,
-                pause_mode=config.engine.pause_mode,
-            ),
-            placement=Colocated(served.engine_urls, served.http, timeout=config.weights.timeout)
-            if colocated
+            publisher=updates,
+            placement=Colocated(served.fleet, served.http, timeout=config.weights.timeout)
+            if config.run.placement == "colocated"
             else Disaggregated(),
             saver=Saver(
                 trainer,
@@ -215,31 +216,6 @@ class Run:
             evaluator=evaluator,
             dumper=self.dumper,
         )
-
-    def _trackers(self, state: RunState) -> Trackers:
-        """The config's trackers, and ``jsonl`` always; one that cannot start is left out, except for want of a package.
-
-        Raises:
-            PluginError: if a package is missing, which is a mistake in the set-up.
-        """
-        services = {
-            "config": self.wiring.config.model_dump(mode="json", exclude_none=True),
-            "run_id": self.path.name,
-            "resume_step": None if self.resumed is None else state.step,
-        }
-        hub, tables = self.wiring.hub, list(self.wiring.config.trackers)
-        always = hub.resolve("trackers", JSONL)
-        if all(hub.resolve("trackers", table.use) != always for table in tables):
-            tables.insert(0, PluginTable(use=JSONL))
-        made = []
-        for table in tables:
-            try:
-                made.append((table.use, self.wiring.build("trackers", table, **services)))
-            except PluginError as error:
-                if isinstance(error.__cause__, ImportError):
-                    raise
-                self.progress.say(f"warning: the run goes on without tracker {table.use}: {error}")
-        return Trackers(made, warn=self.progress.say)
 
     def _facts(self) -> dict[str, Any]:
         return {"config": self.wiring.config.model_dump(mode="json"), "plugins": [dict(row) for row in self.lock]}

@@ -46,6 +46,12 @@ class LoopPublisher(Protocol):
     async def publish(self, version: int) -> PublishResult:
         """Commit the trainer's weights as ``version``."""
 
+    def kept_up(self, version: int) -> AbstractAsyncContextManager[None]:
+        """A time in which the trainer rests with the weights of ``version``; engines that come back get them."""
+
+    async def metrics(self) -> Mapping[str, float]:
+        """What a step tells of its engines."""
+
 
 class LoopEvaluator(Protocol):
     """The evaluation as the loop needs it."""
@@ -145,7 +151,8 @@ class TrainingLoop:
                 return "stopped"
             self._at_rest = True
             with self._phase("rollout"):
-                rollout = await self._parts.buffer.get(state.step, state.version)
+                async with self._parts.publisher.kept_up(state.version):
+                    rollout = await self._parts.buffer.get(state.step, state.version)
             self._at_rest = False
             if rollout is None:
                 return "data"
@@ -159,6 +166,7 @@ class TrainingLoop:
         metrics = rollout_metrics(rollout.groups, rollout.kept, rollout.dropped, version=version)
         metrics |= rollout.counters
         metrics |= await self._learn(rollout)
+        metrics |= await parts.publisher.metrics()
         state.step += 1
         state.empty.add(rollout)
         if "rollout/reward" in metrics:
@@ -234,7 +242,8 @@ class TrainingLoop:
         self._evaluated = step
         with self._phase("eval"):
             try:
-                metrics = await evaluator.evaluate(step)
+                async with self._parts.publisher.kept_up(self._state.version):
+                    metrics = await evaluator.evaluate(step)
             except RolloutError as error:  # such as a grader that is out of service: no reason to stop learning
                 self._parts.recorder.warn(f"the evaluation after step {step} failed: {error}")
                 return

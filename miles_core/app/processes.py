@@ -16,7 +16,7 @@ import anyio
 from miles_core.app.child import READY_FD
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
     from anyio.abc import Process
@@ -48,9 +48,13 @@ class Child:
         Raises:
             MilesError: of class ``error``, with the exit code and the end of the child's log.
         """
-        code = await self.process.wait()
+        death = await self.ended()
         if not self.stopping:
-            raise self.death(code)
+            raise death
+
+    async def ended(self) -> MilesError:
+        """Wait for the child's end; the error that says how it died."""
+        return self.death(await self.process.wait())
 
     def death(self, code: int) -> MilesError:
         """The error that says how the child died."""
@@ -71,11 +75,12 @@ async def child(
     start_timeout: float,
     environment: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Child]:
     """Start a child, wait until it reports, and end its whole process group on exit.
 
-    ``start_timeout`` is in seconds. The child is in a process group of its own, so Ctrl-C reaches only the driver, and
-    its standard input is a socket that ends with the driver.
+    ``start_timeout`` is in seconds; ``on_progress`` gets what the child says of its start. The child is in a process
+    group of its own, so Ctrl-C reaches only the driver, and its standard input is a socket that ends with the driver.
 
     Raises:
         MilesError: of class ``error`` if the child dies, reports an error, or is not ready in time.
@@ -103,22 +108,29 @@ async def child(
             os.close(write_fd)
     running = Child(name, process, log, error, lifeline)
     try:
-        running.ready = await _wait_ready(running, read_fd, start_timeout)
+        running.ready = await _wait_ready(running, read_fd, start_timeout, on_progress)
         yield running
     finally:
         await _stop(running)
 
 
-async def _wait_ready(running: Child, read_fd: int, seconds: float) -> dict[str, Any]:
+async def _wait_ready(
+    running: Child, read_fd: int, seconds: float, on_progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """The report that follows any number of progress lines."""
     buffer = b""
     try:
         with anyio.fail_after(seconds):
-            while not buffer.endswith(b"\n"):
-                await anyio.wait_readable(read_fd)
-                chunk = os.read(read_fd, 4096)
-                if not chunk:
-                    raise running.death(await running.process.wait())
-                buffer += chunk
+            while True:
+                line, newline, rest = buffer.partition(b"\n")
+                if not newline:
+                    buffer += await _read(running, read_fd)
+                    continue
+                buffer = rest
+                message: dict[str, Any] = json.loads(line)
+                if "progress" not in message:
+                    break
+                on_progress(str(message["progress"]))
     except TimeoutError:
         raise running.error(
             f"the {running.name} process is not ready after {seconds:g} s{_tail(running.log)}",
@@ -126,10 +138,17 @@ async def _wait_ready(running: Child, read_fd: int, seconds: float) -> dict[str,
         ) from None
     finally:
         os.close(read_fd)
-    message: dict[str, Any] = json.loads(buffer)
     if "error" in message:
         raise running.error(f"{running.name}: {message['error']}", remedy=message.get("remedy"))
     return message
+
+
+async def _read(running: Child, read_fd: int) -> bytes:
+    await anyio.wait_readable(read_fd)
+    chunk = os.read(read_fd, 4096)
+    if not chunk:
+        raise await running.ended()
+    return chunk
 
 
 async def _stop(running: Child) -> None:

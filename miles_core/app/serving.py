@@ -9,76 +9,96 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
+from miles_core.app.engine_check import EngineCheck
+from miles_core.app.fleet import Fleet
+from miles_core.app.fleet_client import FleetClient
 from miles_core.app.processes import Child, child
+from miles_core.app.router_workers import RouterWorkers
 from miles_core.engine.batching import BatchingClient
 from miles_core.engine.client import HttpEngineClient
 from miles_core.errors import EngineError, RouterError
+from miles_core.weights.salt import PrefixSalt
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
+    from miles_core.app.fleet import Launch
     from miles_core.app.wiring import Wiring
     from miles_core.kinds.engines import EngineClient
+    from miles_core.telemetry.progress import TrainingProgress
 
 
 @dataclass(frozen=True, eq=False)
 class Serving:
-    """Running engines; generate through ``client``, update weights at ``engine_urls``."""
+    """Running engines: generate through ``client``, update weights of ``fleet`` and renew ``salt`` with them."""
 
-    children: tuple[Child, ...]
-    engine_urls: tuple[str, ...]
+    fleet: Fleet
+    router: Child
     http: aiohttp.ClientSession
     client: EngineClient
+    engine_check: EngineCheck
+    salt: PrefixSalt
 
 
 @asynccontextmanager
-async def serving(wiring: Wiring, config_file: Path, model_path: Path) -> AsyncIterator[Serving]:
+async def serving(
+    wiring: Wiring, config_file: Path, model_path: Path, progress: TrainingProgress, *, version: int = 0
+) -> AsyncIterator[Serving]:
     """Start the engines of a config on a checkpoint, and the router before them; logs go to the run's folder.
 
+    ``version`` is the committed policy version: engines that start hold version 0, and are behind where it is another.
+
     Raises:
-        EngineError: if an engine cannot start.
+        EngineError: if an engine cannot start, or is not one that the run can use.
         RouterError: if the router cannot.
     """
-    model = wiring.model
+    model, tables = wiring.model, wiring.config.engine.servers
     async with AsyncExitStack() as stack:
-        engines = [
-            await stack.enter_async_context(_engine(wiring, config_file, model_path, index))
-            for index in range(len(wiring.config.engine.servers))
-        ]
-        router = await stack.enter_async_context(_router(wiring, config_file, engines))
         http = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
+        engine_check = EngineCheck.of_run(wiring, http)
+        launches = [(f"engine-{i}", _launch(wiring, config_file, model_path, i)) for i in range(len(tables))]
+        max_restarts = wiring.config.engine.max_restarts
+        fleet = Fleet(launches, engine_check, version=version, max_restarts=max_restarts)
+        await stack.enter_async_context(fleet.running())
+        router = await stack.enter_async_context(_router(wiring, config_file))
+        await fleet.open(RouterWorkers(router.ready["url"], http), progress.waiting)
+        salt = PrefixSalt()
         single = HttpEngineClient(
             router.ready["url"],
             http,
             vocab_size=model.vocab_size,
             context_length=model.context_length,
             routing=model.routing,
+            extra_key=lambda: salt.current,
         )
-        client = await stack.enter_async_context(BatchingClient(single, engines=len(engines)))
-        yield Serving((router, *engines), tuple(engine.ready["url"] for engine in engines), http, client)
+        client = await stack.enter_async_context(BatchingClient(single, engines=len(tables)))
+        yield Serving(fleet, router, http, FleetClient(client, fleet), engine_check, salt)
 
 
-def _engine(wiring: Wiring, config_file: Path, model_path: Path, index: int) -> AbstractAsyncContextManager[Child]:
+def _launch(wiring: Wiring, config_file: Path, model_path: Path, index: int) -> Launch:
     table = wiring.config.engine.servers[index]
-    engine = wiring.build("engines", table)
-    command = engine.command(str(model_path), index=index, config_path=str(config_file))
-    return child(
-        f"engine-{index}",
-        command.argv,
-        environment=command.environment,
-        log=wiring.run_dir / "logs" / f"engine-{index}.log",
-        error=EngineError,
-        start_timeout=table.start_timeout,
-    )
+    command = wiring.build("engines", table).command(str(model_path), index=index, config_path=str(config_file))
+
+    def launch(on_progress: Callable[[str], None]) -> AbstractAsyncContextManager[Child]:
+        return child(
+            f"engine-{index}",
+            command.argv,
+            environment=command.environment,
+            log=wiring.run_dir / "logs" / f"engine-{index}.log",
+            error=EngineError,
+            start_timeout=table.start_timeout,
+            on_progress=on_progress,
+        )
+
+    return launch
 
 
-def _router(wiring: Wiring, config_file: Path, engines: Sequence[Child]) -> AbstractAsyncContextManager[Child]:
-    workers = [option for engine in engines for option in ("--worker", engine.ready["url"])]
+def _router(wiring: Wiring, config_file: Path) -> AbstractAsyncContextManager[Child]:
     return child(
         "router",
-        [sys.executable, "-m", "miles_core.cli", "serve", "router", "--config", str(config_file), *workers],
+        [sys.executable, "-m", "miles_core.cli", "serve", "router", "--config", str(config_file)],
         log=wiring.run_dir / "logs" / "router.log",
         error=RouterError,
         start_timeout=wiring.config.engine.start_timeout,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import anyio
 
@@ -11,18 +11,23 @@ from miles_core.errors import MilesError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from miles_core.app.processes import Child
-
 Result = TypeVar("Result")
 # A dead engine is first noticed as broken requests; its exit follows within moments and is the better cause.
 GRACE_SECONDS = 2.0
 
 
-async def supervised(children: Sequence[Child], work: Callable[[], Awaitable[Result]]) -> Result:
-    """Run ``work`` while all ``children`` live.
+class Watched(Protocol):
+    """A child process, or the engines of a run."""
+
+    async def watch(self) -> None:
+        """Wait; raises a :class:`MilesError` at a death that ends the run."""
+
+
+async def supervised(watched: Sequence[Watched], work: Callable[[], Awaitable[Result]]) -> Result:
+    """Run ``work`` while all that is ``watched`` lives.
 
     Raises:
-        MilesError: a child's death, even where ``work`` noticed its consequences first; else what ``work`` raised.
+        MilesError: a death, even where ``work`` noticed its consequences first; else what ``work`` raised.
     """
     deaths: list[MilesError] = []
     failure: Exception | None = None
@@ -31,17 +36,17 @@ async def supervised(children: Sequence[Child], work: Callable[[], Awaitable[Res
 
     async with anyio.create_task_group() as tasks:
 
-        async def watch(child: Child) -> None:
+        async def watch(one: Watched) -> None:
             try:
-                await child.watch()
+                await one.watch()
             except MilesError as error:
                 deaths.append(error)
                 died.set()
                 work_scope.cancel()
 
         with anyio.CancelScope() as work_scope:
-            for child in children:
-                tasks.start_soon(watch, child)
+            for one in watched:
+                tasks.start_soon(watch, one)
             try:
                 results.append(await work())
             except Exception as error:  # noqa: BLE001 - raised again below, outside the task group

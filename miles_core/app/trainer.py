@@ -23,7 +23,9 @@ from miles_core.weights.source import WeightSource
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from miles_core.kinds.train_backends import OptimizerSettings
     from miles_core.train.batching import TrainStep
@@ -52,6 +54,7 @@ class TrainerService:
             replay_routing=config.train.replay_routing,
             max_tokens_per_micro_batch=config.train.max_tokens_per_micro_batch,
             seed=config.run.seed,
+            require_on_policy=config.run.true_on_policy == "require",
         )
         estimator = wiring.build("advantage_estimators", config.advantage)
         self._trainer = Trainer(self._backend, estimator, Objective(losses), settings)
@@ -92,6 +95,10 @@ class TrainerService:
         metrics = self._trainer.train_step(step, lambda batch, estimates: seen.update(batch=batch, estimates=estimates))
         write_train_dump(dump_to, seen["batch"], seen["estimates"], metrics)
         return metrics
+
+    def proximal_logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
+        """Logprobs of the samples' tokens by the present weights, ``[T]`` each, computed as a step's proximal ones."""
+        return self._trainer.proximal_logprobs(samples)
 
     def layout(self) -> Layout:
         """Where the checkpoint tensors live."""

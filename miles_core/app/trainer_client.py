@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from miles_core.config.schema import OptimizerTable
     from miles_core.train.batching import TrainStep
     from miles_core.types import Bucket, Layout, Sample
@@ -47,6 +50,11 @@ class TrainerClient:
         """Train on one step; returns metrics."""
         metrics: dict[str, float] = await self._remote.call("train_step", step, dump_to)
         return metrics
+
+    async def proximal_logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
+        """Logprobs of the samples' tokens by the present weights, ``[T]`` each, computed as a step's proximal ones."""
+        logprobs: list[NDArray[np.float32]] = await self._remote.call("proximal_logprobs", samples)
+        return logprobs
 
     async def layout(self) -> Layout:
         """Where the trained model keeps its checkpoint tensors."""

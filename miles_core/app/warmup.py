@@ -10,6 +10,7 @@ import numpy as np
 from miles_core.errors import DataError
 from miles_core.kinds.train_backends import OptimizerSettings
 from miles_core.session.tito import TokenInTokenOut
+from miles_core.train.batching import DEMONSTRATION
 from miles_core.types import Message, Sample, SamplingParams, Status, TurnRecord, VersionSpan
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def supervised_sample(tokenizer: ChatTokenizer, messages: list[Message], name: s
         task_id=name,
         group_id=name,
         trajectory_id=name,
-        agent_id="demonstration",
+        agent_id=DEMONSTRATION,
         tokens=np.array(tokens, np.int32),
         loss_mask=np.array(mask, np.uint8),
         logprobs=np.zeros(len(tokens), np.float32),

@@ -336,6 +336,14 @@ class Config(Table):
             raise ValueError("placement = 'colocated' needs rollout.max_staleness = 0: engines rest while training")
         return self
 
+    @model_validator(mode="after")
+    def _on_policy_is_synchronous(self) -> Config:
+        if self.run.true_on_policy == "require" and self.rollout.max_staleness:
+            raise ValueError(
+                "true_on_policy = 'require' needs rollout.max_staleness = 0: older weights give other logprobs"
+            )
+        return self
+
     @field_validator("environments", "rewards")
     @classmethod
     def _names(cls, tables: tuple[Named, ...]) -> tuple[Named, ...]:

@@ -9,9 +9,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import anyio
-
 from miles_core.errors import MilesError, RolloutError
+from miles_core.rollout.clock import episode_clock
 from miles_core.types import Status, Trajectory, TurnRecord
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class Episode:
         """Run to the end; a failure is recorded on the trajectory and never becomes a reward."""
         end = _End(Status.FAILED, "episode_timeout", f"took longer than {self._budget.episode_timeout:g} s")
         try:
-            with anyio.move_on_after(self._budget.episode_timeout):
+            with episode_clock(self._budget.episode_timeout):
                 end = await self._play(seed)
         except MilesError as error:
             end = _End(Status.FAILED, type(error).__name__, str(error))

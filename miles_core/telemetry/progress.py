@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 LINE_SECONDS = 2.0
+WAITING_SECONDS = 10.0
 
 
 class TrainingProgress:
@@ -23,6 +24,7 @@ class TrainingProgress:
         self._console = console or Console(file=sys.stderr, highlight=False)
         self._steps = steps
         self._last_line = 0.0
+        self._said_waiting = 0.0
         self._reward = self._speed = "-"
         columns = (
             TextColumn(f"[bold]{title}"),
@@ -52,7 +54,16 @@ class TrainingProgress:
 
     def phase(self, name: str) -> None:
         """Show what the run is doing."""
+        self._said_waiting = time.monotonic()
         self._bar.update(self._task, phase=name)
+
+    def waiting(self, text: str) -> None:
+        """Show what a phase that takes its time is at; off a terminal a line every ten seconds of the phase."""
+        self._bar.update(self._task, phase=text)
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._said_waiting >= WAITING_SECONDS:
+            self._said_waiting = now
+            self.say(text)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show a finished step; off a terminal at most one line every two seconds, and the last step's."""

@@ -43,10 +43,13 @@ class Planes:
         self.evaluated: set[int] = set()
         self.warnings: list[str] = []
         self.oldest: list[int] = []
+        self.kept: int | None = None
+        self.kept_at: dict[str, set[int | None]] = {}
         self.on_step = lambda step: None
 
     async def event(self, name: str, number: int) -> None:
         self.events.append((name, number))
+        self.kept_at.setdefault(name, set()).add(self.kept)
         await anyio.lowlevel.checkpoint()
         if self.fail_at == (name, number):
             raise EngineError(f"{name} {number} failed")
@@ -92,6 +95,15 @@ class Planes:
     async def publish(self, version: int) -> PublishResult:
         await self.event("publish", version)
         return PublishResult(Manifest(version, 1, 4, ("x",)), 0.01)
+
+    @asynccontextmanager
+    async def kept_up(self, version: int):
+        self.kept = version
+        yield
+        self.kept = None
+
+    async def metrics(self):
+        return {"engine/restarts": 0.0}
 
     @asynccontextmanager
     async def training(self):
@@ -198,6 +210,16 @@ async def test_full_reward_of_those_that_could_be_scored_is_not_solved() -> None
     planes = Planes(lambda step: (1.0, 1.0), causes={"unscored": "judge: 401 bad key"})
     with pytest.raises(RolloutError, match="unscored: judge: 401 bad key"):
         await make(planes, run__steps=50).run()
+
+
+async def test_engines_that_come_back_are_updated_while_the_trainer_rests_and_never_while_it_trains() -> None:
+    planes = Planes(lambda step: (0.0, 1.0))
+    evals = '{every=1, data={use="jsonl", path="x"}}'
+    await make(planes, eval=evals).run()
+    assert planes.kept_at["train"] == planes.kept_at["publish"] == {None}
+    assert planes.kept_at["eval"] == {1, 2, 3}
+    assert planes.kept_at["generate"] >= {0, 1}
+    assert planes.logged[0]["engine/restarts"] == 0.0
 
 
 @pytest.mark.parametrize("failure", [("generate", 1), ("train", 1), ("publish", 2), ("save", 3)])

@@ -26,9 +26,9 @@ READY = """
 """
 
 
-def start(script: str, tmp_path: Path, seconds: float = 20.0):
+def start(script: str, tmp_path: Path, seconds: float = 20.0, **options):
     argv = [sys.executable, "-c", textwrap.dedent(script)]
-    return child("engine-0", argv, log=tmp_path / "logs" / "e.log", error=EngineError, start_timeout=seconds)
+    return child("engine-0", argv, log=tmp_path / "logs" / "e.log", error=EngineError, start_timeout=seconds, **options)
 
 
 async def test_a_ready_child_reports_and_its_whole_group_is_ended(tmp_path: Path) -> None:
@@ -37,6 +37,39 @@ async def test_a_ready_child_reports_and_its_whole_group_is_ended(tmp_path: Path
         family = [psutil.Process(running.process.pid), psutil.Process(running.ready["grandchild"])]
     _, alive = psutil.wait_procs(family, timeout=10)
     assert alive == []
+
+
+async def test_what_a_child_says_of_its_start_is_heard_line_by_line(tmp_path: Path) -> None:
+    script = """
+        from miles_core.app.child import child_process, report, report_progress
+        import os, time
+        with child_process():
+            report_progress("importing")
+            report_progress("loading weights: 50 %")
+            os.write(int(os.environ["MILES_READY_FD"]), b'{"progress": "warming')
+            time.sleep(0.05)
+            os.write(int(os.environ["MILES_READY_FD"]), b' up"}\\n')
+            report({"url": "http://here"})
+            report_progress("too late")
+            time.sleep(600)
+    """
+    heard: list[str] = []
+    async with start(script, tmp_path, on_progress=heard.append) as running:
+        assert running.ready == {"url": "http://here"}
+    assert heard == ["importing", "loading weights: 50 %", "warming up"]
+
+
+async def test_progress_does_not_prolong_the_time_that_a_start_may_take(tmp_path: Path) -> None:
+    script = """
+        from miles_core.app.child import report_progress
+        import time
+        while True:
+            report_progress("loading weights")
+            time.sleep(0.01)
+    """
+    with pytest.raises(EngineError, match="not ready after 0.5 s"):
+        async with start(script, tmp_path, seconds=0.5):
+            pass
 
 
 async def test_a_child_that_cannot_start_hands_its_error_over(tmp_path: Path) -> None:

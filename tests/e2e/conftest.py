@@ -40,11 +40,11 @@ class MilesRun:
         self.output = self.process.communicate(timeout=110)[0]
         return self.process.returncode
 
-    def wait_for(self, path: str) -> Path:
-        """Wait until the run wrote a non-empty file, and note the processes that it has by then."""
+    def wait_for(self, path: str, text: str = "") -> Path:
+        """Wait until a file of the run is not empty and holds ``text``; note the processes that it has by then."""
         deadline = time.monotonic() + 90
         found = self.folder / path
-        while not (found.exists() and found.stat().st_size):
+        while not (found.exists() and found.stat().st_size and text in found.read_text()):
             assert self.process.poll() is None, self.process.communicate()[0]
             assert time.monotonic() < deadline, f"{path} was not written"
             time.sleep(0.05)

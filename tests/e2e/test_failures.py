@@ -14,7 +14,7 @@ LONG = {"run__steps": 500, "run__max_empty_steps": 500}
     ("word", "name"), [("engine", "engine-0"), ("router", "router"), ("miles_core.app.trainer", "trainer")]
 )
 def test_a_killed_process_ends_the_run_and_is_its_cause(miles, word: str, name: str) -> None:
-    run = miles.start(**LONG)
+    run = miles.start(**LONG, engine__max_restarts=0)
     run.wait_for("metrics.jsonl")
     run.child(word).kill()
     assert run.wait() == 1

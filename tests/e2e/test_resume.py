@@ -170,6 +170,24 @@ def test_a_dumped_step_gives_the_same_numbers_again(miles) -> None:
     missing = miles_command("debug", "replay", str(run.folder), "1")
     assert missing.returncode == 1
     assert "dumps of this run: step-2" in missing.stderr
+    check_r3_report(str(run.folder))
+
+
+def check_r3_report(folder: str) -> None:
+    """The dumped step's routes: equal at first, and apart after the trainer's weights were perturbed."""
+    same, apart = (
+        json.loads(miles_command("r3", "report", folder, "--json", *options).stdout)
+        for options in ((), ("--perturb", "0.05"))
+    )
+    assert same["step"] == apart["step"] == 2
+    assert max(same["without"]["own"]) <= 0.01
+    assert same["replayed"]["max_abs_diff"] < 1e-4
+    assert min(apart["without"]["own"]) > 0.01
+    assert apart["without"]["used"] == apart["without"]["own"]
+    assert apart["replayed"]["used"] == [0, 0]
+    assert apart["replayed"]["max_abs_diff"] > 1e-3
+    shown = miles_command("r3", "report", folder, "--perturb", "0.05")
+    assert "2 MoE layers of 8 experts, top-2, weights perturbed by 0.05" in shown.stdout
 
 
 EVAL = '{data = {use = "jsonl", path = "tasks.jsonl"}, every = 2, tasks = 6, samples_per_task = 2}'

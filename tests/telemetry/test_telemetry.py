@@ -100,6 +100,18 @@ def test_off_a_terminal_progress_is_plain_lines() -> None:
     assert output.getvalue() == "step 1/2  reward 0.250  1,234 tokens/s\nstep 2/2  reward -  - tokens/s\n"
 
 
+def test_a_long_start_is_told_every_ten_seconds_off_a_terminal(monkeypatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("miles_core.telemetry.progress.time.monotonic", lambda: now)
+    output = io.StringIO()
+    with TrainingProgress(2, console=Console(file=output, width=100)) as progress:
+        progress.phase("starting engines")
+        for second in range(25):
+            now = float(second)
+            progress.waiting(f"engine-0 loading weights, {second} s")
+    assert output.getvalue() == "engine-0 loading weights, 10 s\nengine-0 loading weights, 20 s\n"
+
+
 def test_on_a_terminal_the_bar_shows_step_reward_speed_and_phase() -> None:
     output = io.StringIO()
     with TrainingProgress(2, console=Console(file=output, width=140, force_terminal=True)) as progress:

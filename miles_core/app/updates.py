@@ -1,0 +1,103 @@
+"""Weight updates of a fleet: of all engines after a step, and of those that come back while the trainer rests."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+
+from miles_core.app.errors import task_group
+from miles_core.weights.publish import Publisher
+from miles_core.weights.updates import weight_updates
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from miles_core.app.engine_check import EngineCheck
+    from miles_core.app.fleet import Fleet
+    from miles_core.app.serving import Serving
+    from miles_core.app.wiring import Wiring
+    from miles_core.weights.ports import TrainerWeights
+    from miles_core.weights.publish import PublishResult
+
+
+def fleet_updates(wiring: Wiring, served: Serving, trainer: TrainerWeights) -> FleetUpdates:
+    """The updates of a run's engines, as its config says."""
+    config, hub = wiring.config, wiring.hub
+    engine: Any = hub.load(hub.resolve("engines", config.engine.use))
+    publisher = Publisher(
+        served.fleet,
+        trainer,
+        served.http,
+        bucket_bytes=config.weights.bucket_bytes,
+        timeout=config.weights.timeout,
+        pause_mode=config.engine.pause_mode,
+        updates=weight_updates(engine.weight_updates, config.engine.pause_mode),
+        salt=served.salt,
+    )
+    return FleetUpdates(served.fleet, publisher, served.engine_check)
+
+
+class EnginePublisher(Protocol):
+    """What moves weights into engines."""
+
+    async def publish(self, version: int, engines: Sequence[str] | None = None) -> PublishResult:
+        """Commit the trainer's weights as ``version`` on ``engines``; ``None``: on all that run."""
+
+
+class FleetUpdates:
+    """Implements the loop's publisher."""
+
+    def __init__(self, fleet: Fleet, publisher: EnginePublisher, engine_check: EngineCheck) -> None:
+        self._fleet = fleet
+        self._publisher = publisher
+        self._engine_check = engine_check
+        self._waiting = anyio.CancelScope()
+
+    async def publish(self, version: int) -> PublishResult:
+        """Commit the trainer's weights as ``version`` on all engines that run.
+
+        Raises:
+            WeightSyncError: naming engine, stage and cause.
+            EngineError: if an engine died in the midst of it.
+        """
+        async with self._fleet.update(version):
+            return await self._publisher.publish(version)
+
+    async def catch_up(self, version: int) -> None:
+        """Bring the committed ``version`` to engines that are behind; the trainer must rest and hold it.
+
+        Raises:
+            MilesError: as :meth:`publish` does.
+        """
+        if self._fleet.behind:
+            async with self._fleet.update(version, everyone=False) as engines:
+                await self._publisher.publish(version, engines)
+
+    @asynccontextmanager
+    async def kept_up(self, version: int) -> AsyncIterator[None]:
+        """A time in which the trainer rests with the weights of ``version``: engines that are behind get them.
+
+        An update that has begun when the block ends is brought to its end.
+        """
+        ended = anyio.Event()
+        async with task_group() as tasks:
+            tasks.start_soon(self._keep_up, version, ended)
+            yield
+            ended.set()
+            self._waiting.cancel()
+
+    async def _keep_up(self, version: int, ended: anyio.Event) -> None:
+        while not ended.is_set():
+            with anyio.CancelScope() as self._waiting:
+                await self._fleet.fell_behind()
+            if not ended.is_set():
+                await self.catch_up(version)
+
+    async def metrics(self) -> dict[str, float]:
+        """Restarts so far, and the acceptance length of speculative decoding, mean over the engines that have one."""
+        metrics = {"engine/restarts": float(self._fleet.restarts)}
+        if (length := await self._engine_check.accept_length(self._fleet.urls)) is not None:
+            metrics["engine/accept_length"] = length
+        return metrics
