@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 BENCHMARKS = {
     "plugins_list": "Start-up of `miles plugins list` against a bare Python.",
+    "replay": "What routing replay costs in a training step.",
     "r3": "Routing replay: trainer against rollout logprobs with and without it.",
+    "routing": "A routing payload off the wire against the plain way: seconds and peak memory.",
     "memory": "Peak memory of a training run, by process.",
     "quickstart": "Does the quickstart learn, on several seeds, and how fast?",
     "engine": "Tokens per second of the embedded engine against Hugging Face generate().",

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from statistics import fmean
 from typing import TYPE_CHECKING, TypeAlias
-
-import numpy as np
 
 from benchmarks import serving
 from benchmarks.load import client
-from benchmarks.routes import RouteCount
-from miles_core.app.planes import build_scheduler
+from miles_core.app.planes import build_filters, build_runner, build_tasks, fill_settings, load_tokenizer
+from miles_core.app.r3_report import replay_figures
 from miles_core.engine.client import HttpEngineClient
 from miles_core.kinds.train_backends import ModelSource
-from miles_core.session.tokenizer import ChatTokenizer
+from miles_core.rollout.scheduler import RolloutScheduler
 from miles_core.train.batching import TrainStep, collect
-from miles_core.train.metrics import correction_metrics
-from miles_core.train.packing import micro_batches, scatter_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from miles_core.app.wiring import Wiring
-    from miles_core.rollout.scheduler import StepRollout
+    from miles_core.rollout.step import StepRollout
     from miles_core.train.torch_backend import TorchBackend
     from miles_core.types import Sample, StepBatch
 
 Figures: TypeAlias = "dict[str, float]"
-MAX_TOKENS = 16384
 
 
 async def rollout(wiring: Wiring, checkpoint: Path, dtype: str) -> StepRollout:
@@ -38,8 +33,13 @@ async def rollout(wiring: Wiring, checkpoint: Path, dtype: str) -> StepRollout:
         engine = HttpEngineClient(
             url, http, vocab_size=model.vocab_size, context_length=model.context_length, routing=model.routing
         )
-        source = wiring.build("data_sources", wiring.config.data)
-        return await build_scheduler(wiring, source, engine, ChatTokenizer.load(model.path)).step(0)
+        tokenizer = load_tokenizer(wiring)
+        tasks = build_tasks(wiring, wiring.config.data, tokenizer, epochs=1)
+        runner = build_runner(wiring, engine, tokenizer)
+        scheduler = RolloutScheduler(tasks, runner, build_filters(wiring, tokenizer), fill_settings(wiring))
+        generated = await scheduler.step(0, 0)
+        assert generated is not None, "the quickstart has tasks"
+        return generated
 
 
 def compare(wiring: Wiring, generated: StepRollout) -> tuple[Figures, Figures]:
@@ -56,18 +56,11 @@ def compare(wiring: Wiring, generated: StepRollout) -> tuple[Figures, Figures]:
 def _figures(
     wiring: Wiring, backend: TorchBackend, samples: list[Sample], batch: StepBatch, *, replay: bool
 ) -> Figures:
-    proximal = np.zeros(len(batch.tokens), np.float32)
-    with RouteCount(wiring.model.bridge.replay_points(backend.model)) as count:
-        for rows in micro_batches(batch.lengths.tolist(), range(len(samples)), MAX_TOKENS):
-            micro = [samples[row] for row in rows]
-            outputs = backend.forward(micro, replay=replay)
-            count.add(micro)
-            scatter_rows(proximal, batch.cu_seqlens, rows, outputs.logprobs.numpy())
-    metrics = correction_metrics(replace(batch, proximal_logprobs=proximal))
+    figures = replay_figures(wiring, backend, samples, batch, replay=replay)
     return {
-        "used_differ_%": 100 * count.used_fraction,
-        "own_differ_%": 100 * count.own_fraction,
-        "max_abs_diff": metrics["train/rollout_logprob_abs_diff_max"],
-        "mean_abs_diff": metrics["train/rollout_logprob_abs_diff"],
-        "kl": metrics["train/rollout_kl"],
+        "used_differ_%": 100 * fmean(figures.used),
+        "own_differ_%": 100 * fmean(figures.own),
+        "max_abs_diff": figures.max_abs_diff,
+        "mean_abs_diff": figures.mean_abs_diff,
+        "kl": figures.kl,
     }

@@ -152,8 +152,10 @@ def _perturb(backend: TrainBackend, share: float, seed: int) -> None:
     import torch
 
     generator = torch.Generator().manual_seed(seed)
+    # tied weights stand under several names
+    distinct = {parameter.data_ptr(): parameter for parameter in backend.parameters().values()}
     with torch.no_grad():
-        for parameter in backend.parameters().values():
+        for parameter in distinct.values():
             if parameter.is_floating_point() and parameter.numel() > 1:
-                noise = torch.randn(parameter.shape, generator=generator)
-                parameter.add_((noise * parameter.float().std() * share).to(parameter.dtype))
+                noise = torch.randn(parameter.shape, generator=generator) * (parameter.float().std().item() * share)
+                parameter.add_(noise.to(parameter))

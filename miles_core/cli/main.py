@@ -38,6 +38,7 @@ app.command("miles_core.cli.report:report", name="report", help="Write one HTML 
 app.command("miles_core.cli.data:app", name="data", help="Check data files before a run.")
 app.command("miles_core.cli.serve:app", name="serve", help="Serve one part on its own: an engine or the router.")
 app.command("miles_core.cli.plugins:app", name="plugins", help="List and describe the installed plugins.")
+app.command("miles_core.cli.r3:app", name="r3", help="Show what routing replay does to a step of a run.")
 app.command("miles_core.cli.debug:app", name="debug", help="Compute a dumped step again and compare.")
 app.command("miles_core.cli.doctor:doctor", name="doctor", help="Show what this machine can run, with remedies.")
 app.command("miles_core.cli.config:app", name="config", help="Show a resolved config, or describe every key.")

@@ -62,7 +62,7 @@ class HttpEngineClient:
         reply = await self._post({**self._body(request), **self._salt()})
         if not isinstance(reply, dict):
             raise EngineError(f"{self._url} must answer one JSON object; got {str(reply)[:200]!r}")
-        return parse_generation(reply, request, self._routing)
+        return self._checked(parse_generation(reply, request, self._routing), request)
 
     async def generate_batch(self, requests: Sequence[GenerateRequest]) -> list[Generation | Failure]:
         """Generate for several requests, alike in ``return_routed_experts``, by one HTTP request.
@@ -90,9 +90,21 @@ class HttpEngineClient:
 
     def _parsed(self, reply: Any, request: GenerateRequest, rows_from: int) -> Generation | Failure:
         try:
-            return parse_generation(reply, request, self._routing, rows_from=rows_from)
+            return self._checked(parse_generation(reply, request, self._routing, rows_from=rows_from), request)
         except (EngineError, RoutingError) as error:
             return error
+
+    def _checked(self, generation: Generation, request: GenerateRequest) -> Generation:
+        """The generation, if the model that is trained could have sampled it."""
+        ids = generation.output_ids
+        foreign = ids[(ids < 0) | (ids >= self._vocab_size)]
+        if len(foreign):
+            raise EngineError(
+                f"the engine sampled token {foreign[0]} for {request.rid}; the trained model's vocabulary has "
+                f"{self._vocab_size}",
+                remedy="Check that the engine serves the model that is trained.",
+            )
+        return generation
 
     def _check(self, request: GenerateRequest) -> None:
         # an id out of range kills a real SGLang server, so it must never leave this process

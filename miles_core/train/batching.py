@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from miles_core.types import Group
 
+DEMONSTRATION = "demonstration"
+"""The ``agent_id`` of samples that no engine sampled, as the supervised stage has them."""
+
 
 @dataclass(frozen=True, eq=False)
 class TrainStep:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class CopyBuffers:
-    """Copies tensors into memory that was given back before; one that is still in use is never touched.
+    """Copies tensors into the CPU's memory that was given back before; one that is still in use is never touched.
 
     Fresh memory is mapped page by page, which takes longer than the copy itself.
     """
@@ -20,10 +20,10 @@ class CopyBuffers:
         self._free: dict[str, torch.Tensor] = {}
 
     def copy(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """A contiguous copy of ``tensor``; ``name`` finds memory of its size."""
+        """A contiguous copy of ``tensor`` on the CPU; ``name`` finds memory of its size."""
         buffer = self._free.pop(name, None)
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-            buffer = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+            buffer = torch.empty_like(tensor, memory_format=torch.contiguous_format, device="cpu")
         return buffer.copy_(tensor.detach())
 
     def give_back(self, copies: Mapping[str, torch.Tensor]) -> None:

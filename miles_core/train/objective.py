@@ -73,7 +73,7 @@ class Objective:
         Raises:
             TrainError: if a loss is not finite or has the wrong shape.
         """
-        loss_batch = _loss_batch(batch, estimates, old_logprobs, rows)
+        loss_batch = _loss_batch(batch, estimates, old_logprobs, rows, outputs.logprobs.device)
         total = outputs.logprobs.new_zeros(())
         for entry in self._losses:
             token_loss = entry.loss.loss(outputs, loss_batch)
@@ -93,10 +93,14 @@ class Objective:
 
 
 def _loss_batch(
-    batch: StepBatch, estimates: Estimates, old_logprobs: NDArray[np.float32], rows: Sequence[int]
+    batch: StepBatch,
+    estimates: Estimates,
+    old_logprobs: NDArray[np.float32],
+    rows: Sequence[int],
+    device: torch.device,
 ) -> LossBatch:
     def rows_of(flat: NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(pad_rows(flat, batch.cu_seqlens, rows))
+        return torch.from_numpy(pad_rows(flat, batch.cu_seqlens, rows)).to(device)
 
     def maybe(flat: NDArray[np.generic] | None) -> torch.Tensor | None:
         return None if flat is None else rows_of(flat)

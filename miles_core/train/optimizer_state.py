@@ -69,5 +69,6 @@ class OptimizerState:
         optimizer.state.clear()
         for name, count in self.steps.items():
             if count:
-                moments = {moment: self.tensors[f"{moment}.{name}"].clone() for moment in MOMENTS}
-                optimizer.state[parameters[name]] = {"step": torch.tensor(float(count)), **moments}
+                parameter = parameters[name]
+                moments = {m: self.tensors[f"{m}.{name}"].to(parameter.device, copy=True) for m in MOMENTS}
+                optimizer.state[parameter] = {"step": torch.tensor(float(count)), **moments}

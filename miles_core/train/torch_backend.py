@@ -8,20 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from miles_core.errors import TrainError
 from miles_core.kinds.losses import TokenOutputs
-from miles_core.train.batching import temperatures
+from miles_core.train.batching import DEMONSTRATION
 from miles_core.train.copy_buffers import CopyBuffers
+from miles_core.train.device import DeviceName, pick_device
+from miles_core.train.layout import packed_layout, padded_layout
 from miles_core.train.replay import RoutingReplay
 from miles_core.train.snapshot import Snapshot, load_weights, restore_snapshot
+from miles_core.train.token_outputs import batch_outputs, one_by_one_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from miles_core.kinds.base import PluginContext
     from miles_core.kinds.train_backends import ModelSource, OptimizerSettings
+    from miles_core.train.layout import InputLayout
     from miles_core.train.replay import Routes
     from miles_core.types import Sample
 
@@ -31,21 +36,41 @@ class TorchBackendConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    device: DeviceName = Field(
+        "auto", description="auto: cuda where torch sees a GPU, else cpu, and always cpu if deterministic"
+    )
     threads: int | None = Field(None, ge=1, description="CPU threads; default: torch's choice")
     activation_checkpointing: bool = Field(False, description="recompute layers in the backward pass to save memory")
+    packing: bool = Field(False, description="samples of a micro-batch in one row, without padding")
+    deterministic: bool = Field(
+        False, description="logprobs bit-equal with a deterministic embedded engine's, many times slower"
+    )
+
+    @model_validator(mode="after")
+    def _deterministic_alone(self) -> TorchBackendConfig:
+        for other in ("activation_checkpointing", "packing"):
+            if self.deterministic and getattr(self, other):
+                raise ValueError(f"{other} = true has no place beside deterministic = true: each token is a pass")
+        if self.deterministic and self.device == "cuda":
+            raise ValueError("deterministic = true needs device = 'cpu': that is where the embedded engine computes")
+        return self
 
 
 class TorchBackend:
-    """See :class:`miles_core.kinds.train_backends.TrainBackend`; batches are padded on the right."""
+    """See :class:`miles_core.kinds.train_backends.TrainBackend`."""
 
     Config = TorchBackendConfig
 
     def __init__(self, config: TorchBackendConfig, context: PluginContext) -> None:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
+        self._device = pick_device("cpu" if config.deterministic else config.device)
         self._source: ModelSource = context.service("model_source")
         self._checkpointing = config.activation_checkpointing
+        self._deterministic = config.deterministic
+        self._packing = config.packing
         self.model = self._build(self._source.init)
+        _check_attention(self.model, config)
         self.replay = self._make_replay()
         if self._checkpointing:
             options: dict[str, Any] = {"use_reentrant": False}
@@ -58,15 +83,17 @@ class TorchBackend:
         self._copies = CopyBuffers()
 
     def forward(self, samples: Sequence[Sample], *, replay: bool, reference: bool = False) -> TokenOutputs:
-        """Detached logprobs and entropies ``[B, T]``; the actor replays as its training pass does."""
+        """Detached logprobs and entropies ``[B, T]`` on the CPU; the actor replays as its training pass does."""
         if reference and self._reference is None:
             raise TrainError("no reference model is kept", remedy="Call keep_reference() before the first step.")
-        routes = self._routes(samples, replay and not reference)
+        layout = self._layout(samples)
+        routes = self._routes(samples, layout, replay and not reference)
         self.model.eval()
         with torch.no_grad(), self._replaying(routes, compare=True):
-            outputs = self._outputs(self._reference if reference else self.model, samples, entropy=True)
-        self._verify(routes, passes=1)
-        return outputs
+            model = self._reference if reference else self.model
+            outputs = self._outputs(model, samples, layout, routes, entropy=True)
+        self._verify(routes, layout, passes=1)
+        return TokenOutputs(outputs.logprobs.cpu(), None if outputs.entropy is None else outputs.entropy.cpu())
 
     def forward_backward(
         self,
@@ -77,11 +104,15 @@ class TorchBackend:
         entropy: bool,
     ) -> None:
         """Run one micro-batch and add its gradient; the routes stay in force until recompute is over."""
-        routes = self._routes(samples, replay)
-        self.model.train()
+        layout = self._layout(samples)
+        routes = self._routes(samples, layout, replay)
+        # dropout has no place where a ratio of exactly 1 is asked for
+        self.model.train(not self._deterministic)
         with self._replaying(routes):
-            loss(self._outputs(self.model, samples, entropy=entropy)).backward()  # type: ignore[no-untyped-call]
-        self._verify(routes, passes=2 if self._checkpointing else 1)
+            total = loss(self._outputs(self.model, samples, layout, routes, entropy=entropy))
+            if layout.fed:
+                total.backward()  # type: ignore[no-untyped-call]
+        self._verify(routes, layout, passes=2 if self._checkpointing else 1)
 
     def reset_optimizer(self, settings: OptimizerSettings) -> None:
         """Start with a fresh AdamW."""
@@ -112,6 +143,8 @@ class TorchBackend:
             group["lr"] = learning_rate
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()  # colocated engines take their memory back after the step
         return norm
 
     def keep_reference(self, path: Path | None = None) -> None:
@@ -152,44 +185,66 @@ class TorchBackend:
 
     def _build(self, init: str) -> Any:
         source = self._source
-        return source.bridge.build(source.path, dtype=source.dtype, init=init, seed=source.seed)
+        return source.bridge.build(source.path, dtype=source.dtype, init=init, seed=source.seed).to(self._device)
 
     def _make_replay(self) -> RoutingReplay | None:
         spec = self._source.routing
         return None if spec is None else RoutingReplay(self._source.bridge.replay_points(self.model), spec)
 
-    def _routes(self, samples: Sequence[Sample], replay: bool) -> Routes | None:
-        return self.replay.routes(samples) if replay and self.replay is not None else None
+    def _one_by_one(self, samples: Sequence[Sample]) -> bool:
+        """No engine sampled a demonstration, so there is nothing for it to be bit-equal with."""
+        return self._deterministic and any(sample.agent_id != DEMONSTRATION for sample in samples)
 
-    def _replaying(self, routes: Routes | None, *, compare: bool = False) -> Any:
+    def _layout(self, samples: Sequence[Sample]) -> InputLayout:
+        lay_out = packed_layout if self._packing or self._one_by_one(samples) else padded_layout
+        return lay_out([len(sample.tokens) for sample in samples])
+
+    def _routes(self, samples: Sequence[Sample], layout: InputLayout, replay: bool) -> Routes | None:
+        return self.replay.routes(samples, layout).to(self._device) if replay and self.replay is not None else None
+
+    def _replaying(self, routes: Routes | None, *, compare: bool = False) -> AbstractContextManager[None]:
         return nullcontext() if self.replay is None else self.replay.active(routes, compare=compare)
 
-    def _verify(self, routes: Routes | None, *, passes: int) -> None:
-        if routes is not None and self.replay is not None:
+    def _verify(self, routes: Routes | None, layout: InputLayout, *, passes: int) -> None:
+        """Check that the routes were used; a micro-batch that feeds nothing ran no pass."""
+        if routes is not None and self.replay is not None and layout.fed:
             self.replay.verify(routes, passes=passes)
 
-    def _outputs(self, model: Any, samples: Sequence[Sample], *, entropy: bool) -> TokenOutputs:
-        """Causal attention hides the padding on the right, so no attention mask is needed."""
-        tokens, scale = _pad(samples)
-        logits = model(input_ids=tokens[:, :-1], use_cache=False).logits.float() / scale[:, 1:, None]
-        normaliser = logits.logsumexp(-1)
-        logprobs = logits.gather(-1, tokens[:, 1:, None])[..., 0] - normaliser
-        spread = None
-        if entropy:
-            spread = _first(normaliser - (logits.softmax(-1) * logits).sum(-1))
-        return TokenOutputs(_first(logprobs), spread)
+    def _outputs(
+        self, model: Any, samples: Sequence[Sample], layout: InputLayout, routes: Routes | None, *, entropy: bool
+    ) -> TokenOutputs:
+        if not layout.fed:
+            nothing = torch.zeros(layout.output_shape)
+            return TokenOutputs(nothing, nothing if entropy else None)
+        if not self._one_by_one(samples):
+            return batch_outputs(model, samples, layout, entropy=entropy)
+        passes = 0
+
+        def token_pass(number: int) -> AbstractContextManager[None]:
+            nonlocal passes
+            passes += 1
+            return nullcontext() if self.replay is None or routes is None else self.replay.narrowed(routes, number)
+
+        keys = [b""] * layout.fed if routes is None else routes.keys()
+        outputs = one_by_one_outputs(model, samples, layout, entropy=entropy, routes=keys, token_pass=token_pass)
+        if routes is not None:
+            routes.count_as_one(passes)
+        return outputs
 
 
-def _first(values: torch.Tensor) -> torch.Tensor:
-    """Align to tokens: the first token of a sequence has no value."""
-    return torch.nn.functional.pad(values, (1, 0))
-
-
-def _pad(samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
-    width = max(len(sample.tokens) for sample in samples)
-    tokens = np.zeros((len(samples), width), np.int64)
-    scale = np.ones((len(samples), width), np.float32)
-    for row, sample in enumerate(samples):
-        tokens[row, : len(sample.tokens)] = sample.tokens
-        scale[row, : len(sample.tokens)] = temperatures(sample)
-    return torch.from_numpy(tokens), torch.from_numpy(scale)
+def _check_attention(model: Any, config: TorchBackendConfig) -> None:
+    """Refuse what would silently attend across samples, or past a window."""
+    text = model.config.get_text_config()
+    implementation = text._attn_implementation
+    if (config.packing or config.deterministic) and implementation != "sdpa":
+        raise TrainError(
+            f"train.packing and train.deterministic need attention implementation 'sdpa'; "
+            f"{type(model).__name__} has {implementation!r}",
+            remedy="Leave train.packing and train.deterministic off for this model.",
+        )
+    window = getattr(text, "sliding_window", None)
+    if config.deterministic and window is not None and window < text.max_position_embeddings:
+        raise TrainError(
+            f"train.deterministic needs full attention; {type(model).__name__} has a window of {window} tokens",
+            remedy="Leave train.deterministic off for this model.",
+        )

@@ -9,7 +9,7 @@ import numpy as np
 
 from miles_core.errors import TrainError
 from miles_core.train.batching import TrainStep, collect, make_batch
-from miles_core.train.metrics import correction_metrics
+from miles_core.train.metrics import correction_metrics, require_on_policy
 from miles_core.train.objective import MetricSums, Objective
 from miles_core.train.packing import micro_batches, scatter_rows
 from miles_core.types import Estimates
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainerSettings:
-    """``epochs`` passes of ``mini_batches`` optimizer steps; ``old_logprobs`` is the ratio's denominator."""
+    """``epochs`` passes of ``mini_batches`` optimizer steps; ``old_logprobs`` is the ratio's denominator.
+
+    ``require_on_policy`` refuses a step whose rollout and proximal logprobs are not bit-equal.
+    """
 
     epochs: int
     mini_batches: int
@@ -37,6 +40,7 @@ class TrainerSettings:
     replay_routing: bool
     max_tokens_per_micro_batch: int
     seed: int
+    require_on_policy: bool = False
 
 
 class Trainer:
@@ -79,13 +83,15 @@ class Trainer:
         ``inspect`` sees the step with its forward passes, and the advantages, before the first update.
 
         Raises:
-            TrainError: if there is nothing to train on, or a value is not finite.
+            TrainError: if there is nothing to train on, a value is not finite, or logprobs that must be equal are not.
         """
         samples, batch = collect(step)
         if not samples:
             raise TrainError(f"step {step.step} has no sample to train on")
         sums = MetricSums()
         batch = self._forward_passes(samples, batch, sums)
+        if self._settings.require_on_policy:
+            require_on_policy(batch, step.step)
         estimates = self._estimate(batch)
         inspect(batch, estimates)
         old = batch.proximal_logprobs if self._settings.old_logprobs == "proximal" else batch.rollout_logprobs
@@ -99,13 +105,29 @@ class Trainer:
                     self._optimize(run, rows.tolist(), denominator, step.learning_rate, self._settings.replay_routing)
         return {**sums.means(), **correction_metrics(batch), **self.backend.replay_metrics()}
 
+    def proximal_logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
+        """Logprobs of each sample's tokens by the present weights, ``[T]`` each; 0 at its first token."""
+        batch = make_batch(samples, range(len(samples)), range(len(samples)), sum(s.trained_tokens for s in samples))
+        flat = self._logprobs(samples, batch, None, reference=False)
+        self.backend.replay_metrics()  # what these passes counted belongs to no step
+        return np.split(flat, batch.cu_seqlens[1:-1])
+
+    @property
+    def _needs_proximal(self) -> bool:
+        settings = self._settings
+        return (
+            settings.require_on_policy
+            or settings.old_logprobs == "proximal"
+            or "proximal_logprobs" in self._estimator.needs
+        )
+
     @property
     def _needs_reference(self) -> bool:
         return "reference_logprobs" in (*self._estimator.needs, *self._objective.needs)
 
     def _forward_passes(self, samples: Sequence[Sample], batch: StepBatch, sums: MetricSums) -> StepBatch:
         proximal = reference = None
-        if self._settings.old_logprobs == "proximal" or "proximal_logprobs" in self._estimator.needs:
+        if self._needs_proximal:
             proximal = self._logprobs(samples, batch, sums, reference=False)
         if self._needs_reference:
             reference = self._logprobs(samples, batch, None, reference=True)

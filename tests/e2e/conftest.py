@@ -36,13 +36,13 @@ class MilesRun:
     output: str = ""
     children: list[psutil.Process] = field(default_factory=list)
 
-    def wait(self) -> int:
-        self.output = self.process.communicate(timeout=110)[0]
+    def wait(self, seconds: float = 110) -> int:
+        self.output = self.process.communicate(timeout=seconds)[0]
         return self.process.returncode
 
-    def wait_for(self, path: str, text: str = "") -> Path:
+    def wait_for(self, path: str, text: str = "", seconds: float = 90) -> Path:
         """Wait until a file of the run is not empty and holds ``text``; note the processes that it has by then."""
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + seconds
         found = self.folder / path
         while not (found.exists() and found.stat().st_size and text in found.read_text()):
             assert self.process.poll() is None, self.process.communicate()[0]

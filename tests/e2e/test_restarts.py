@@ -19,6 +19,10 @@ import psutil
 from miles_plugins.environments.lookup import Lookup
 
 
+def is_engine_0(words):
+    return words[-2:] == ["--index", "0"] or "miles_core.engine.sglang.launch" in words
+
+
 class Killing(Lookup):
     def __init__(self, config, context):
         super().__init__(config, context)
@@ -29,7 +33,7 @@ class Killing(Lookup):
         if metrics.exists() and '"weights/version": 2.0' in metrics.read_text() and not killed.exists():
             killed.touch()
             children = psutil.Process(os.getpid()).children()
-            engine = next(child for child in children if child.cmdline()[-2:] == ["--index", "0"])
+            engine = next(child for child in children if is_engine_0(child.cmdline()))
             engine.kill()
             while psutil.pid_exists(engine.pid):
                 await anyio.sleep(0.01)

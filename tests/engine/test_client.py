@@ -119,6 +119,20 @@ async def test_what_would_hurt_an_engine_is_never_sent(ids: list[int], message: 
     assert not bodies
 
 
+@pytest.mark.parametrize("token", [39, 151000, -5])
+async def test_a_token_that_the_trained_model_does_not_have_is_refused_at_the_first_reply(
+    token: int, scripted: Any
+) -> None:
+    message = rf"sampled token {token} for r; the trained model's vocabulary has 39"
+    async with scripted(reply_of([7, token])) as (client, _):
+        with pytest.raises(EngineError, match=message):
+            await client.generate(request_of([3]))
+    async with scripted([reply_of([7]), reply_of([7, token])]) as (client, _):
+        right, wrong = await client.generate_batch([request_of([3]), request_of([4])])
+    assert right.output_ids.tolist() == [7]
+    assert isinstance(wrong, EngineError)
+
+
 async def test_the_body_is_sglangs_and_the_output_is_cut_to_the_context(scripted: Any) -> None:
     async with scripted(reply_of([7])) as (client, bodies):
         await client.generate(request_of([3] * 9, max_new_tokens=50, temperature=0.7, sampling_seed=2**64 - 1))

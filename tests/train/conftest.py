@@ -57,14 +57,31 @@ def dense_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def dense_first_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The quickstart's model with a dense first layer, so that only layer 1 is routed."""
+    path = tmp_path_factory.mktemp("dense-first")
+    config = json.loads((MODEL / "config.json").read_text()) | {"mlp_only_layers": [0]}
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
 @pytest.fixture
 def make_backend(dense_model: Path) -> Callable[..., TorchBackend]:
-    def make(*, dense: bool = False, checkpointing: bool = False, seed: int = 0) -> TorchBackend:
-        path = dense_model if dense else MODEL
+    def make(
+        *,
+        dense: bool = False,
+        checkpointing: bool = False,
+        seed: int = 0,
+        path: Path | None = None,
+        dtype: str = "float32",
+        **options: bool,
+    ) -> TorchBackend:
+        path = path or (dense_model if dense else MODEL)
         bridge = Qwen3(None, PluginContext()) if dense else Qwen3Moe(None, PluginContext())
         spec = bridge.routing_spec(json.loads((path / "config.json").read_text()))
-        source = ModelSource(str(path), bridge, spec, init="random", seed=seed)
-        config = TorchBackendConfig(activation_checkpointing=checkpointing)
+        source = ModelSource(str(path), bridge, spec, dtype=dtype, init="random", seed=seed)
+        config = TorchBackendConfig(activation_checkpointing=checkpointing, **options)
         backend = TorchBackend(config, PluginContext(services={"model_source": source}))
         backend.reset_optimizer(OptimizerSettings(1e-3))
         return backend

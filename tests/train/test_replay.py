@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from miles_core.errors import RoutingError
+from miles_core.train.layout import packed_layout, padded_layout
 from miles_core.train.torch_backend import TorchBackend
 from miles_core.types import RoutingTrace
 
@@ -103,19 +104,57 @@ def test_the_gradient_of_a_router_is_that_of_replayed_routes(make_backend) -> No
     assert (above - below) / (2 * step) == pytest.approx(float(gradient[at]), rel=2e-2)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_permuting_one_row_of_a_trace_breaks_the_proof(make_backend, monkeypatch, checkpointing: bool) -> None:
-    backend = make_backend(checkpointing=checkpointing)
+def permuted(backend: TorchBackend, monkeypatch) -> None:
+    """From now on two rows of layer 1 are exchanged in what the backend replays."""
     lay_out = backend.replay.routes
 
-    def permuted(samples):
-        routes = lay_out(samples)
-        routes.experts[1, [2, 3]] = routes.experts[1, [3, 2]]
-        return routes
+    def routes(samples, layout):
+        laid_out = lay_out(samples, layout)
+        laid_out.experts[1, [2, 3]] = laid_out.experts[1, [3, 2]]
+        return laid_out
 
-    monkeypatch.setattr(backend.replay, "routes", permuted)
+    monkeypatch.setattr(backend.replay, "routes", routes)
+
+
+MODES = [
+    {},
+    {"packing": True},
+    {"checkpointing": True},
+    {"packing": True, "checkpointing": True},
+    {"deterministic": True},
+]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_permuting_one_row_of_a_trace_breaks_the_proof(make_backend, monkeypatch, mode) -> None:
+    backend = make_backend(**mode)
+    permuted(backend, monkeypatch)
+    with pytest.raises(RoutingError, match="not proven: the experts of layer 1"):
+        backend.forward(SAMPLES, replay=True)
     with pytest.raises(RoutingError, match="not proven: the experts of layer 1"):
         backend.forward_backward(SAMPLES, lambda out: out.logprobs.sum(), replay=True, entropy=False)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_routes_that_change_before_recompute_break_the_proof(make_backend, packing: bool) -> None:
+    backend = make_backend(checkpointing=True, packing=packing)
+
+    def loss(out):
+        experts = backend.replay._current.experts
+        experts[0, [4, 5]] = experts[0, [5, 4]]
+        return out.logprobs.sum()
+
+    with pytest.raises(RoutingError, match="layer 0 used the rollout's routes in 1 of 2 passes"):
+        backend.forward_backward(SAMPLES, loss, replay=True, entropy=False)
+
+
+def test_what_proves_the_routes_shares_no_memory_with_them(make_backend, dense_first_model) -> None:
+    """With one routed layer a trace needs no rearrangement, which invites sharing."""
+    backend = make_backend(path=dense_first_model, packing=True)
+    sample = replace(SAMPLES[0], routing=RoutingTrace(SAMPLES[0].routing.experts[:, 1:].copy(), (1,)))
+    routes = backend.replay.routes([sample], packed_layout([len(sample.tokens)]))
+    routes.experts[0, 0] = 7
+    assert routes.proof[0, 0].tolist() == sample.routing.experts[0, 0].tolist()
 
 
 def test_a_recompute_without_routes_breaks_the_proof(make_backend) -> None:
@@ -130,6 +169,16 @@ def test_a_recompute_without_routes_breaks_the_proof(make_backend) -> None:
         backend.forward_backward(SAMPLES, loss, replay=True, entropy=False)
 
 
+@pytest.mark.parametrize("top_k", [2, 3])
+def test_a_trace_of_another_model_is_refused(make_backend, top_k: int) -> None:
+    layers = (5, 6) if top_k == 2 else (0, 1)
+    experts = np.tile(np.arange(top_k, dtype=np.uint8), (7, 2, 1))
+    sample = replace(make_sample(8), routing=RoutingTrace(experts, layers))
+    message = rf"layers \[{layers[0]}, {layers[1]}\], top-{top_k}; the trained model has MoE layers \[0, 1\], top-2"
+    with pytest.raises(RoutingError, match=message):
+        make_backend().forward([sample], replay=True)
+
+
 def test_a_sample_without_a_trace_is_refused(make_backend) -> None:
     with pytest.raises(RoutingError, match="sample x has no routing trace"):
         make_backend().forward([make_sample(8, routed=False)], replay=True)
@@ -137,10 +186,13 @@ def test_a_sample_without_a_trace_is_refused(make_backend) -> None:
 
 def test_padding_is_spread_over_experts_and_distinct_within_a_row(make_backend) -> None:
     samples = [make_sample(70), make_sample(6)]
-    routes = make_backend().replay.routes(samples)
-    padding = routes.experts[:, ~routes.valid]
+    layout = padded_layout([len(sample.tokens) for sample in samples])
+    routes = make_backend().replay.routes(samples, layout)
+    free = torch.ones(routes.experts.shape[1], dtype=torch.bool)
+    free[layout.cells] = False
+    padding = routes.experts[:, free]
     assert padding.shape[1] == 64
     assert (padding[..., 0] != padding[..., 1]).all()
     for layer in padding:
         counts = torch.bincount(layer.flatten(), minlength=8)
-        assert counts.max() - counts.min() <= 16 // 8 * 2
+        assert counts.max() - counts.min() <= 1

@@ -192,3 +192,47 @@ def test_a_step_that_the_mini_batches_do_not_divide_trains_every_sample_once(mak
     trainer.train_step(step(groups, denominator=tokens))
     assert sorted(seen) == sorted(t.samples[0].trajectory_id for g in groups for t in g.trajectories)
     assert batches == [8, 16, 23, 30]
+
+
+def with_rollout_logprobs(groups, logprobs):
+    """The groups with other rollout logprobs, given per sample in order."""
+    rows = iter(logprobs)
+
+    def changed(sample):
+        return replace(sample, logprobs=np.where(sample.loss_mask == 1, next(rows), 0).astype(np.float32))
+
+    return tuple(
+        replace(g, trajectories=tuple(replace(t, samples=tuple(map(changed, t.samples))) for t in g.trajectories))
+        for g in groups
+    )
+
+
+def test_proximal_logprobs_are_those_of_the_step_and_count_towards_none(make_backend) -> None:
+    backend = make_backend()
+    trainer = make_trainer(backend, max_tokens_per_micro_batch=30)
+    samples, _ = collect(step())
+    logprobs = trainer.proximal_logprobs(samples)
+    assert [len(row) for row in logprobs] == [len(sample.tokens) for sample in samples]
+    for row, sample in zip(logprobs, samples, strict=True):
+        alone = backend.forward([sample], replay=True).logprobs[0].numpy()
+        assert np.abs(row - alone).max() < 1e-5
+    backend.replay_metrics()
+    trainer.proximal_logprobs(samples)
+    assert backend.replay_metrics() == {}
+
+
+@pytest.mark.parametrize("old_logprobs", ["proximal", "rollout"])
+def test_required_equality_of_rollout_and_proximal_logprobs_holds_a_step_back(make_backend, old_logprobs) -> None:
+    backend = make_backend()
+    trainer = make_trainer(backend, require_on_policy=True, old_logprobs=old_logprobs)
+    before = {name: tensor.clone() for name, tensor in backend.parameters().items()}
+    exact = trainer.proximal_logprobs(collect(step())[0])
+    equal = with_rollout_logprobs(GROUPS, exact)
+    exact[0] = exact[0].copy()
+    exact[0][5] = np.nextafter(exact[0][5], np.float32(0))
+    with pytest.raises(TrainError, match=rf"step 0 the logprobs of 1 of {TRAINED} tokens are not those") as caught:
+        trainer.train_step(step(with_rollout_logprobs(GROUPS, exact)))
+    assert "deterministic = true" in str(caught.value)
+    for name, tensor in backend.parameters().items():
+        assert torch.equal(tensor, before[name]), name
+    assert trainer.train_step(step(equal))["train/rollout_logprob_abs_diff_max"] == 0
