@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from miles_core.app.context import trajectory_tokens
 from miles_core.app.warmup import read_conversations
+from miles_core.engine.prompt import KEPT_BACK, usable_context
 from miles_core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -61,12 +63,13 @@ def _check_data(wiring: Wiring, table: PluginTable, key: str) -> None:
 
 def _check_context(wiring: Wiring, served: int | None) -> None:
     """An engine that serves less than a trajectory may have would fail the long ones, in the midst of the run."""
-    needed = min(wiring.config.rollout.max_context_tokens, wiring.model.context_length)
-    if served is not None and served < needed:
+    needed = trajectory_tokens(wiring)
+    if served is not None and usable_context(served) < needed:
         raise ConfigError(
-            f"engine.context_length = {served} is less than the {needed} tokens that a trajectory may have "
-            "(the lesser of rollout.max_context_tokens and the model's own context)",
-            remedy="Raise engine.context_length, or lower rollout.max_context_tokens.",
+            f"engine.context_length = {served} leaves {usable_context(served)} tokens for a trajectory, since engines "
+            f"keep {KEPT_BACK} back; one may have {needed} tokens (the lesser of rollout.max_context_tokens and what "
+            "engines use of the model's own context)",
+            remedy=f"Set engine.context_length to {needed + KEPT_BACK} or more, or lower rollout.max_context_tokens.",
         )
 
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
+from miles_core.app.context import trajectory_tokens
 from miles_core.engine.http import describe
+from miles_core.engine.prompt import usable_context
 from miles_core.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
@@ -43,8 +45,8 @@ class EngineCheck:
     def of_run(cls, wiring: Wiring, http: aiohttp.ClientSession) -> EngineCheck:
         """The needs of a config."""
         model, config = wiring.model, wiring.config
-        needed = min(config.rollout.max_context_tokens, model.context_length)
-        return cls(model, needed, config.train.replay_routing and model.routing is not None, http)
+        replay = config.train.replay_routing and model.routing is not None
+        return cls(model, trajectory_tokens(wiring), replay, http)
 
     async def check(self, url: str) -> None:
         """Hold one engine against the model.
@@ -111,7 +113,7 @@ class EngineCheck:
         if served is not None and served < self.context_tokens:
             raise EngineError(
                 f"engine {url} serves trajectories of at most {served} tokens; one may have {self.context_tokens} "
-                "(the lesser of rollout.max_context_tokens and the model's own context)",
+                "(the lesser of rollout.max_context_tokens and what engines use of the model's own context)",
                 remedy="Give the engine a longer context or more memory for it, or lower rollout.max_context_tokens.",
             )
 
@@ -139,8 +141,9 @@ class EngineCheck:
 
 
 def _context(info: Mapping[str, Any]) -> int | None:
-    """SGLang's longest prompt is a few tokens shorter than its context, or as its memory allows."""
-    known = [info.get("context_length"), info.get("max_req_input_len")]
+    """Tokens that a trajectory may have on the engine; SGLang reports them as its memory allows (max_req_input_len)."""
+    length, usable = info.get("context_length"), info.get("max_req_input_len")
+    known = [usable_context(length) if isinstance(length, int) else None, usable]
     return min((value for value in known if isinstance(value, int)), default=None)
 
 

@@ -12,7 +12,7 @@ import anyio
 
 from miles_core.app.errors import task_group
 from miles_core.app.outages import Outages
-from miles_core.errors import MilesError
+from miles_core.errors import MilesError, RouterError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("miles.engines")
 
 BACK_OFF_SECONDS = 1.0
+LONGEST_BACK_OFF_SECONDS = 60.0
+FORGIVEN_AFTER_SECONDS = 3600.0
 
 
 class Gate(Protocol):
@@ -43,16 +45,18 @@ class Server:
     """One engine through all its lives.
 
     ``url`` is ``None`` while it does not run, ``version`` the policy version that it holds, ``None`` for weights of
-    unknown origin; ``has_run``: a start of it succeeded; ``restarts`` counts the tries after the first.
+    unknown origin; ``has_run``: a start of it succeeded; ``restarts`` counts the tries after the first, ``tries`` those
+    of them since it last served for long. ``serving_since`` is ``None`` while it gets no requests.
     """
 
     name: str
     launch: Launch
     url: str | None = None
     version: int | None = None
-    serving: bool = False
+    serving_since: float | None = None
     has_run: bool = False
     restarts: int = 0
+    tries: int = 0
     doing: str = "starting"
     since: float = field(default_factory=time.monotonic)
     starting: anyio.Lock = field(default_factory=anyio.Lock)
@@ -64,13 +68,20 @@ class Server:
             return f"{self.name} ready"
         return f"{self.name} {self.doing}, {time.monotonic() - self.since:.0f} s"
 
+    @property
+    def back_off(self) -> float:
+        """Seconds to wait before the next try."""
+        doublings = min(self.tries - 1, 16)  # far beyond the longest, and no overflow
+        return min(LONGEST_BACK_OFF_SECONDS, BACK_OFF_SECONDS * 2.0**doublings)
+
 
 class Fleet:
     """All engines of a run.
 
     An engine gets requests while it runs and holds the committed policy version. One that dies is started again, at
-    most ``max_restarts`` times; it then holds the checkpoint of its command, which is version 0, and is behind until
-    an :meth:`update`. ``version`` is the committed one at the start; ``outages`` knows every death.
+    most ``max_restarts`` times, counted anew once it has served for an hour; it then holds the checkpoint of its
+    command, which is version 0, and is behind until an :meth:`update`. ``version`` is the committed one at the start;
+    ``outages`` knows every death.
     """
 
     def __init__(
@@ -108,6 +119,11 @@ class Fleet:
         return self._version
 
     @property
+    def serves(self) -> bool:
+        """Whether an engine takes requests."""
+        return any(server.serving_since is not None for server in self._servers)
+
+    @property
     def restarts(self) -> int:
         """How often engines were started again."""
         return sum(server.restarts for server in self._servers)
@@ -138,18 +154,22 @@ class Fleet:
             await self._admit(server)
 
     async def watch(self) -> None:
-        """Wait until an engine is lost for good.
+        """Wait until an engine is lost for good, or the router cannot be told of one.
 
         Raises:
-            MilesError: its death.
+            MilesError: its death, or what the router said.
         """
         while self._failure is None:
             await self._changed.wait()
         raise self._failure
 
+    async def changed(self) -> None:
+        """Wait until an engine starts, serves or dies."""
+        await self._changed.wait()
+
     async def available(self) -> None:
         """Wait until an engine takes requests."""
-        while not any(server.serving for server in self._servers):
+        while not self.serves:
             await self._changed.wait()
 
     async def fell_behind(self) -> None:
@@ -175,7 +195,10 @@ class Fleet:
 
     @asynccontextmanager
     async def no_starts(self) -> AsyncIterator[None]:
-        """A block in which no engine is being started: starts that go on are waited for, others wait."""
+        """A block in which no engine is being started: starts that go on are waited for, others wait.
+
+        Not to be entered inside :meth:`update`, whose end the last moment of a start waits for.
+        """
         async with AsyncExitStack() as stack:
             for server in self._servers:
                 await stack.enter_async_context(server.starting)
@@ -183,22 +206,28 @@ class Fleet:
 
     async def _keep(self, server: Server) -> None:
         while True:
-            death = await self._life(server)
-            if not server.has_run or server.restarts >= self._max_restarts:
-                self._failure = death
-                self._notify()
-                return
+            try:
+                death = await self._life(server)
+            except RouterError as error:  # no restart of an engine would help
+                return self._fails(error)
+            if not server.has_run or server.tries >= self._max_restarts:
+                return self._fails(death)
             server.restarts += 1
-            tries = f"{server.restarts} of {self._max_restarts}"
+            server.tries += 1
+            tries = f"{server.tries} of {self._max_restarts}"
             logger.info("%s", death)
             what = death.message.splitlines()[0].removesuffix("; the end of its log:")
             logger.warning("%s is started again (%s): %s", server.name, tries, what)
-            if self._gate is not None and not any(other.serving for other in self._servers):
+            if self._gate is not None and not self.serves:
                 logger.warning("no engine is left: generation waits")
-            await anyio.sleep(BACK_OFF_SECONDS * 2 ** (server.restarts - 1))
+            await anyio.sleep(server.back_off)
+
+    def _fails(self, failure: MilesError) -> None:
+        self._failure = self._failure or failure
+        self._notify()
 
     async def _life(self, server: Server) -> MilesError:
-        """From start to death; returns what ended it."""
+        """From start to death; returns what ended it, and raises only what the router refused."""
         server.doing, server.since = "starting", time.monotonic()
 
         def on_progress(text: str) -> None:
@@ -209,14 +238,18 @@ class Fleet:
                 async with server.starting:
                     running = await stack.enter_async_context(server.launch(on_progress))
                     await self._inspector.check(running.ready["url"])
-                async with self._joining:
-                    self._starts(server, running)
+                    async with self._joining:
+                        self._starts(server, running)
                 await self._admit(server)
                 death = await running.ended()
                 await self._dies(server, death)
                 return death
+        except RouterError:
+            raise
         except MilesError as error:
             return error
+        finally:
+            server.url = server.serving_since = None
 
     def _starts(self, server: Server, running: Child) -> None:
         server.url = running.ready["url"]
@@ -225,22 +258,24 @@ class Fleet:
         self._notify()
 
     async def _dies(self, server: Server, death: MilesError) -> None:
-        url, served = server.url, server.serving
-        server.url, server.serving = None, False
+        url, since = server.url, server.serving_since
+        server.url = server.serving_since = None
+        if since is not None and time.monotonic() - since >= FORGIVEN_AFTER_SECONDS:
+            server.tries = 0
         self.outages.died(death)
         self._notify()
         async with self._membership:
-            if served and url is not None and self._gate is not None:
+            if since is not None and url is not None and self._gate is not None:
                 await self._gate.remove(url)
 
     async def _admit(self, server: Server) -> None:
         async with self._membership:
             url = server.url
-            if self._gate is None or url is None or server.serving or self._is_behind(server):
+            if self._gate is None or url is None or server.serving_since is not None or self._is_behind(server):
                 return
             await self._gate.add(url)
             if server.url == url:
-                server.serving = True
+                server.serving_since = time.monotonic()
                 self._notify()
                 if server.restarts:
                     logger.warning("%s serves again", server.name)

@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 
+from miles_core.app.context import trajectory_tokens
 from miles_core.app.engine_load import running_requests
 from miles_core.app.errors import single_error
 from miles_core.app.on_policy_requests import LATE_TOKENS, RequestMaker
@@ -126,17 +127,18 @@ async def check_run_on_policy(
     """
     config, model = wiring.config, wiring.model
     routing = model.routing if config.train.replay_routing else None
-    context = min(model.context_length, config.rollout.max_context_tokens)
     engines = {
         name: CheckedEngine(
-            HttpEngineClient(url, http, vocab_size=model.vocab_size, context_length=context, routing=routing),
+            HttpEngineClient(
+                url, http, vocab_size=model.vocab_size, context_length=model.context_length, routing=routing
+            ),
             partial(running_requests, url, http),
         )
         for name, url in urls.items()
     }
     maker = RequestMaker(
         vocab_size=model.vocab_size,
-        context_length=context,
+        context_length=trajectory_tokens(wiring),
         temperature=config.sampling.temperature,
         routing=routing,
         seed=config.run.seed,

@@ -61,6 +61,6 @@ class RequestMaker:
         return GenerateRequest(
             prompt.tolist(),
             FixedLength(self.temperature, max(1, min(tokens, self.longest)), (), int(random.integers(1 << 31))),
-            rid=f"on-policy-{self.seed}-{self._made}",
+            rid=f"on-policy-{self.seed}-{self._made}.",  # SGLang aborts by prefix: none may begin another
             return_routed_experts=self.routing is not None,
         )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from miles_core.app.context import trajectory_tokens
 from miles_core.errors import ConfigError
 from miles_core.rollout.budget import Budget
 from miles_core.rollout.environment import EnvironmentRunner
@@ -68,7 +69,7 @@ def build_runner(
         build_scorer(wiring),
         Budget(
             max_turns=config.rollout.max_turns,
-            max_context_tokens=min(config.rollout.max_context_tokens, wiring.model.context_length),
+            max_context_tokens=trajectory_tokens(wiring),
             max_response_tokens=config.rollout.max_response_tokens,
             max_new_tokens=config.sampling.max_new_tokens,
             episode_timeout=config.rollout.episode_timeout,

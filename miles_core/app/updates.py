@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import asynccontextmanager
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
 from miles_core.app.errors import task_group
+from miles_core.errors import EngineError, WeightSyncError
 from miles_core.weights.publish import Publisher
 from miles_core.weights.updates import weight_updates
 
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
     from miles_core.app.wiring import Wiring
     from miles_core.weights.ports import TrainerWeights
     from miles_core.weights.publish import PublishResult
+
+logger = logging.getLogger("miles.engines")
+
+RETRY_SECONDS = 10.0
+METRICS_SECONDS = 2.0
 
 
 def fleet_updates(wiring: Wiring, served: Serving, trainer: TrainerWeights) -> FleetUpdates:
@@ -79,7 +87,11 @@ class FleetUpdates:
     async def kept_up(self, version: int) -> AsyncIterator[None]:
         """A time in which the trainer rests with the weights of ``version``: engines that are behind get them.
 
-        An update that has begun when the block ends is brought to its end.
+        An update that has begun when the block ends is brought to its end. One that fails is made again when an engine
+        starts, serves or dies, and every ``RETRY_SECONDS``, as long as other engines serve.
+
+        Raises:
+            MilesError: as :meth:`publish` does, if no engine serves.
         """
         ended = anyio.Event()
         async with task_group() as tasks:
@@ -89,15 +101,46 @@ class FleetUpdates:
             self._waiting.cancel()
 
     async def _keep_up(self, version: int, ended: anyio.Event) -> None:
+        failed = False
         while not ended.is_set():
             with anyio.CancelScope() as self._waiting:
+                if failed:
+                    with anyio.move_on_after(RETRY_SECONDS):
+                        await self._fleet.changed()
                 await self._fleet.fell_behind()
             if not ended.is_set():
-                await self.catch_up(version)
+                failed = not await self._caught_up(version)
+
+    async def _caught_up(self, version: int) -> bool:
+        """Whether engines that are behind could be updated; where it does not matter, for others serve."""
+        try:
+            await self.catch_up(version)
+        except (EngineError, WeightSyncError) as error:
+            if not self._fleet.serves:
+                raise
+            logger.info("%s", error)
+            why = error.message.splitlines()[0].removesuffix("; the end of its log:")
+            logger.warning("version %d did not reach engines that are behind; others serve: %s", version, why)
+            return False
+        return True
 
     async def metrics(self) -> dict[str, float]:
         """Restarts so far, and the acceptance length of speculative decoding, mean over the engines that have one."""
         metrics = {"engine/restarts": float(self._fleet.restarts)}
-        if (length := await self._engine_check.accept_length(self._fleet.urls)) is not None:
-            metrics["engine/accept_length"] = length
+        if lengths := await self._accept_lengths():
+            metrics["engine/accept_length"] = fmean(lengths)
         return metrics
+
+    async def _accept_lengths(self) -> list[float]:
+        """Asked of all engines at once; those that are slow to answer are left out, since training waits for this."""
+        lengths: list[float] = []
+
+        async def ask(url: str) -> None:
+            with anyio.move_on_after(METRICS_SECONDS):
+                if (length := await self._engine_check.accept_length([url])) is not None:
+                    lengths.append(length)
+
+        async with task_group() as tasks:
+            for url in self._fleet.urls:
+                tasks.start_soon(ask, url)
+        return lengths

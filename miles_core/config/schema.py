@@ -188,7 +188,9 @@ class EngineTable(PluginTable):
     count: int = Field(1, ge=1, description="servers behind the router, where there are no groups")
     groups: tuple[EngineGroup, ...] = Field((), description="servers with other options, all behind the router")
     start_timeout: float = Field(600.0, gt=0, description="seconds until a server must be ready")
-    max_restarts: int = Field(2, ge=0, description="times that each server that dies is started again")
+    max_restarts: int = Field(
+        2, ge=0, description="times that a server that dies is started again; counted anew after an hour of serving"
+    )
     pause_mode: Literal["in_place", "retract"] = Field(
         "in_place", description="what happens to running requests at a weight update"
     )

@@ -9,6 +9,14 @@ from miles_core.errors import EngineRequestError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+KEPT_BACK = 6
+"""A prompt and one token of output must fit into the context less so many tokens, as SGLang demands."""
+
+
+def usable_context(context_length: int) -> int:
+    """The tokens of prompt and output that a server of this context length gives: SGLang keeps six back."""
+    return context_length - KEPT_BACK
+
 
 def check_prompt(ids: Sequence[int], *, vocab_size: int, context_length: int) -> None:
     """Refuse a prompt that is empty, has ids outside ``[0, vocab_size)`` or leaves no room for one output token.
@@ -24,8 +32,10 @@ def check_prompt(ids: Sequence[int], *, vocab_size: int, context_length: int) ->
             f"token ids must be in [0, {vocab_size}); got {low if low < 0 else high}",
             remedy="Tokenize with the tokenizer of the served model.",
         )
-    if len(ids) + 1 > context_length:
+    longest = usable_context(context_length) - 1
+    if len(ids) > longest:
         raise EngineRequestError(
-            f"a prompt of {len(ids)} tokens leaves no room for output in a context of {context_length}",
-            remedy=f"Send at most {context_length - 1} tokens, or serve with a longer context.",
+            f"a prompt of {len(ids)} tokens leaves no room for output in a context of {context_length}, "
+            f"of which engines keep {KEPT_BACK} back",
+            remedy=f"Send at most {longest} tokens, or serve with a longer context.",
         )

@@ -39,7 +39,7 @@ class Engine(Protocol):
     ``[weights] use = "auto"`` stands for.
 
     A ``Config`` that has ``context_length`` (tokens of prompt and output, ``None`` for the model's own) is held against
-    ``rollout.max_context_tokens`` before a run starts.
+    ``rollout.max_context_tokens`` before a run starts, less the six tokens that SGLang keeps back.
     """
 
     weight_updates: WeightUpdates

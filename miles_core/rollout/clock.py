@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
@@ -11,14 +12,35 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_running: ContextVar[anyio.CancelScope | None] = ContextVar("episode", default=None)
+
+@dataclass(eq=False)
+class _Clock:
+    """The scope of an episode, how many blocks have stopped it, and the seconds that were left at the first of them."""
+
+    scope: anyio.CancelScope
+    stops: int = 0
+    left: float = 0.0
+
+    def stop(self) -> None:
+        if not self.stops:
+            self.left = self.scope.deadline - anyio.current_time()
+            self.scope.deadline = float("inf")
+        self.stops += 1
+
+    def go_on(self) -> None:
+        self.stops -= 1
+        if not self.stops:
+            self.scope.deadline = anyio.current_time() + self.left
+
+
+_running: ContextVar[_Clock | None] = ContextVar("episode", default=None)
 
 
 @contextmanager
 def episode_clock(seconds: float) -> Iterator[None]:
     """Leave the block after ``seconds``, those of :func:`clock_stopped` inside it not counted."""
     with anyio.move_on_after(seconds) as scope:
-        token = _running.set(scope)
+        token = _running.set(_Clock(scope))
         try:
             yield
         finally:
@@ -27,14 +49,13 @@ def episode_clock(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def clock_stopped() -> Iterator[None]:
-    """A time that does not count for the episode that is run in this task, if any."""
-    scope = _running.get()
-    if scope is None:
+    """A time that does not count for the episode that is run in this task, if any; such blocks may overlap."""
+    clock = _running.get()
+    if clock is None:
         yield
         return
-    left = scope.deadline - anyio.current_time()
-    scope.deadline = float("inf")
+    clock.stop()
     try:
         yield
     finally:
-        scope.deadline = anyio.current_time() + left
+        clock.go_on()

@@ -102,7 +102,7 @@ class Episode:
             raise RolloutError(
                 f"the prompt of task {self._task.id} has {state.context} tokens; with rollout.max_context_tokens = "
                 f"{self._budget.max_context_tokens} nothing can be generated",
-                remedy="Raise rollout.max_context_tokens (up to the model's context), or shorten the task.",
+                remedy="Raise rollout.max_context_tokens (up to the model's context less 6), or shorten the task.",
             )
         if room <= 0:  # the observation does not fit: the episode ends before it
             state.messages.pop()

@@ -20,9 +20,15 @@ def check(loaded: LoadedConfig) -> list[dict[str, object]]:
 
 
 def test_a_run_that_may_start_gets_a_lock_of_every_plugin(quickstart: Quickstart) -> None:
-    lock = check(quickstart("engine.context_length=96"))
+    lock = check(quickstart("engine.context_length=102"))
     assert [row["use"] for row in lock[:4]] == ["Qwen3MoeForCausalLM", "jsonl", "lookup", "exact_match"]
     assert {row["kind"] for row in lock} >= {"engines", "train_backends", "weight_transports", "trackers"}
+
+
+def test_more_tokens_than_the_model_has_are_cut_down_to_what_engines_use_of_it(quickstart: Quickstart) -> None:
+    check(quickstart("rollout.max_context_tokens=9999", "engine.context_length=512"))
+    with pytest.raises(ConfigError, match="511 leaves 505 tokens .*may have 506 tokens"):
+        check(quickstart("rollout.max_context_tokens=9999", "engine.context_length=511"))
 
 
 @pytest.mark.parametrize(
@@ -31,8 +37,8 @@ def test_a_run_that_may_start_gets_a_lock_of_every_plugin(quickstart: Quickstart
         ("data.path=none.jsonl", DataError, "no data file .*none.jsonl"),
         ("warmup.data=none.jsonl", DataError, "no warm-up file .*none.jsonl"),
         ("warmup.data=tasks.jsonl", DataError, r"tasks\.jsonl:1: expected"),
-        ("engine.context_length=95", ConfigError, "95 is less than the 96 tokens"),
-        ("engine.groups=[{}, {context_length = 95}]", ConfigError, "95 is less than the 96 tokens"),
+        ("engine.context_length=101", ConfigError, "101 leaves 95 tokens .*may have 96 tokens"),
+        ("engine.groups=[{}, {context_length = 101}]", ConfigError, "101 leaves 95 tokens .*may have 96 tokens"),
         ("engine.groups=[{}, {thread = 2}]", ConfigError, "thread: unknown key; did you mean 'threads'"),
         (["engine.use=sglang", "weights.use=memory"], ConfigError, "engine sglang takes .* transport memory cannot"),
         ("filters.0.use=miles_core.api:Group", PluginError, "lacks stage, keep"),

@@ -62,13 +62,26 @@ async def test_an_engine_that_reports_next_to_nothing_passes_and_its_replies_are
     await check({"model_path": "/on/another/machine"})
 
 
+@pytest.mark.parametrize("limits", [{"context_length": 102}, {"context_length": None, "max_req_input_len": 96}])
+async def test_an_engine_with_just_the_context_that_is_needed_passes(check, limits) -> None:
+    await check({**GOOD, **limits})
+
+
+async def test_a_run_that_uses_the_whole_context_needs_what_sglang_gives_of_it(tmp_path: Path) -> None:
+    wiring = wire(load_config(CONFIG, ["rollout.max_context_tokens=9999"]), tmp_path)
+    async with aiohttp.ClientSession() as http:
+        needed = EngineCheck.of_run(wiring, http).context_tokens
+    assert needed == wiring.model.context_length - 6
+
+
 @pytest.mark.parametrize(
     ("facts", "told"),
     [
         ({"vocab_size": 151936}, ["vocab_size", "151936", str(OURS["vocab_size"])]),
         ({"architectures": ["LlamaForCausalLM"]}, ["architectures", "LlamaForCausalLM", OURS["architectures"][0]]),
-        ({"context_length": 64}, ["at most 64 tokens", "may have 96"]),
-        ({"context_length": None, "max_req_input_len": 90}, ["at most 90 tokens", "may have 96"]),
+        ({"context_length": 101}, ["at most 95 tokens", "may have 96"]),
+        ({"context_length": None, "max_req_input_len": 95}, ["at most 95 tokens", "may have 96"]),
+        ({"context_length": 102, "max_req_input_len": 90}, ["at most 90 tokens", "may have 96"]),
         ({"enable_return_routed_experts": False}, ["--enable-return-routed-experts", "train.replay_routing"]),
     ],
 )

@@ -8,10 +8,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from miles_core.app.fleet import Fleet
-from miles_core.errors import EngineError, WeightSyncError
+from miles_core.app.fleet import Fleet, Server
+from miles_core.errors import EngineError, RouterError, WeightSyncError
 
-from .engine_processes import Engines
+from .engine_processes import Engines, Router
 
 pytestmark = pytest.mark.anyio
 
@@ -169,6 +169,42 @@ async def test_restarts_that_fail_count_as_well(engines: Engines) -> None:
         assert len(engines.pids("engine-0")) == 3
 
 
+async def test_an_hour_of_serving_makes_up_for_the_restarts_before_it(engines: Engines, monkeypatch) -> None:
+    monkeypatch.setattr("miles_core.app.fleet.FORGIVEN_AFTER_SECONDS", 0.0)
+    fleet = engines.fleet(max_restarts=1)
+    async with fleet.running():
+        await fleet.open(engines.router)
+        for life in range(3):
+            engines.kill("engine-0")
+            await until(lambda life=life: engines.router.events.count("add engine-0") == life + 2)
+        assert fleet.restarts == 3
+
+
+@pytest.mark.parametrize(("tries", "seconds"), [(1, 1.0), (3, 4.0), (7, 60.0), (5000, 60.0)])
+def test_the_pause_before_a_restart_doubles_up_to_a_minute(tries: int, seconds: float) -> None:
+    assert Server("engine-0", lambda _: None, tries=tries).back_off == seconds
+
+
+class FullRouter(Router):
+    """Takes one engine, once."""
+
+    async def add(self, url: str) -> None:
+        if self.events:
+            raise RouterError("the router refused")
+        await super().add(url)
+
+
+async def test_a_router_that_fails_is_not_taken_for_the_death_of_an_engine(engines: Engines) -> None:
+    fleet = engines.fleet()
+    async with fleet.running():
+        await fleet.open(FullRouter())
+        engines.kill("engine-0")
+        with pytest.raises(RouterError, match="the router refused"), anyio.fail_after(60):
+            await fleet.watch()
+        assert fleet.restarts == 1, "the one after the kill"
+        assert fleet.urls == ()
+
+
 async def failing_update(fleet: Fleet, act, reason: str) -> None:
     async with fleet.update(1):
         act()
@@ -202,3 +238,24 @@ async def test_no_engine_starts_while_the_trainer_has_the_memory(engines: Engine
             await anyio.wait_all_tasks_blocked()
             assert len(engines.pids("engine-0")) == 1
         await until(lambda: len(fleet.urls) == 1)
+
+
+async def test_an_engine_that_was_being_started_runs_when_no_start_is_left(engines: Engines) -> None:
+    fleet = engines.fleet(["(folder / 'slow').exists() and wait_for('go')"])
+    seen: list[tuple[str, ...]] = []
+
+    async def use_the_memory() -> None:
+        async with fleet.no_starts():
+            seen.append(fleet.urls)
+
+    async with fleet.running(), anyio.create_task_group() as tasks:
+        await fleet.open(engines.router)
+        (engines.folder / "slow").touch()
+        engines.kill("engine-0")
+        await until(lambda: len(engines.pids("engine-0")) == 2)
+        tasks.start_soon(use_the_memory)
+        await anyio.wait_all_tasks_blocked()
+        assert seen == []
+        (engines.folder / "go").touch()
+        await until(lambda: seen)
+        assert seen == [fleet.urls] != [()]

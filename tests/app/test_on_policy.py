@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +157,12 @@ class Constant:
 
 
 MAKER = RequestMaker(vocab_size=10, context_length=64, temperature=1.0, routing=None)
+
+
+def test_no_request_id_begins_another_one_since_engines_abort_by_prefix() -> None:
+    maker = RequestMaker(vocab_size=10, context_length=64, temperature=1.0, routing=None)
+    rids = sorted(request.rid for request in maker.requests(12))
+    assert not [rid for rid, following in itertools.pairwise(rids) if following.startswith(rid)]
 
 
 async def run_scripted(engine: ScriptedEngine, trainer: Constant, mode: Any = "report") -> Any:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import pytest
 
+from miles_core.app.errors import single_error
 from miles_core.app.updates import FleetUpdates
-from miles_core.errors import RolloutError
+from miles_core.errors import RolloutError, WeightSyncError
 from miles_core.types import Manifest
 from miles_core.weights.publish import PublishResult
 
@@ -31,11 +33,15 @@ class Publisher:
         self.begun = anyio.Event()
         self.may_end = anyio.Event()
         self.may_end.set()
+        self.failures: list[Callable[[], None]] = []
 
     async def publish(self, version, engines=None) -> PublishResult:
         self.begun.set()
         await self.may_end.wait()
         self.calls.append((version, engines))
+        if engines is not None and self.failures:
+            self.failures.pop(0)()
+            raise WeightSyncError("receive of bucket 2 failed")
         return PublishResult(Manifest(version, 1, 4, ("x",)), 0.0)
 
 
@@ -119,6 +125,81 @@ async def test_nothing_is_published_to_engines_that_are_up_to_date(engines: Engi
         async with updates.kept_up(0):
             await anyio.wait_all_tasks_blocked()
     assert publisher.calls == []
+
+
+async def test_an_engine_that_dies_while_it_catches_up_is_tried_again_in_its_next_life(
+    engines: Engines, caplog
+) -> None:
+    fleet, publisher = engines.fleet(["", ""]), Publisher()
+    updates = FleetUpdates(fleet, publisher, Lengths())
+    publisher.failures = [lambda: engines.kill("engine-0")]
+    async with fleet.running():
+        await fleet.open(engines.router)
+        await updates.publish(1)
+        with anyio.fail_after(60):
+            async with updates.kept_up(1):
+                engines.kill("engine-0")
+                await publisher_called(publisher, 3)
+        assert sorted(engines.router.urls) == sorted(fleet.urls)
+        assert (len(fleet.urls), fleet.restarts) == (2, 2)
+    assert "version 1 did not reach" in caplog.text
+    assert "the engine-0 process died (signal SIGKILL)" in caplog.text
+
+
+async def test_an_engine_that_cannot_catch_up_is_left_behind_for_some_seconds(engines: Engines, monkeypatch) -> None:
+    fleet, publisher = engines.fleet(["", ""]), Publisher()
+    updates = FleetUpdates(fleet, publisher, Lengths())
+    publisher.failures = [lambda: None] * 2
+    async with fleet.running():
+        await fleet.open(engines.router)
+        await updates.publish(1)
+        with anyio.fail_after(60):
+            async with updates.kept_up(1):
+                engines.kill("engine-0")
+                await publisher_called(publisher, 2)
+                await anyio.wait_all_tasks_blocked()
+            assert len(publisher.calls) == 2, "not tried again at once"
+            assert fleet.behind == (fleet.named_urls["engine-0"],)
+            assert engines.router.urls == [fleet.named_urls["engine-1"]]
+            monkeypatch.setattr("miles_core.app.updates.RETRY_SECONDS", 0.01)
+            async with updates.kept_up(1):
+                await publisher_called(publisher, 4)
+        assert fleet.behind == ()
+
+
+async def test_an_update_that_fails_with_no_other_engine_to_go_on_with_is_raised(engines: Engines) -> None:
+    fleet, publisher = engines.fleet(foreign=True), Publisher()
+    publisher.failures = [lambda: None]
+    updates = FleetUpdates(fleet, publisher, Lengths())
+    async with fleet.running():
+        await fleet.open(engines.router)
+        with pytest.raises(WeightSyncError, match="receive of bucket 2"), anyio.fail_after(60), single_error():
+            async with updates.kept_up(0):
+                await anyio.sleep_forever()
+
+
+async def test_acceptance_lengths_are_asked_at_once_and_an_engine_that_hangs_is_left_out(
+    engines: Engines, monkeypatch
+) -> None:
+    monkeypatch.setattr("miles_core.app.updates.METRICS_SECONDS", 0.1)
+    asked, all_asked = [], anyio.Event()
+
+    class Hanging:
+        async def accept_length(self, urls):
+            asked.extend(urls)
+            if len(asked) == 3:
+                all_asked.set()
+            await all_asked.wait()
+            if "engine-0" in urls[0]:
+                await anyio.sleep_forever()
+            return 2.0 if "engine-1" in urls[0] else 3.0
+
+    fleet = engines.fleet(["", "", ""])
+    async with fleet.running():
+        await fleet.open(engines.router)
+        with anyio.fail_after(60):
+            metrics = await FleetUpdates(fleet, Publisher(), Hanging()).metrics()
+    assert metrics["engine/accept_length"] == 2.5
 
 
 async def publisher_called(publisher: Publisher, times: int) -> None:

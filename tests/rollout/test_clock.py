@@ -25,6 +25,26 @@ async def test_a_stopped_clock_does_not_run_out_and_goes_on_with_what_was_left()
     assert waited
 
 
+async def test_stops_that_overlap_count_as_one() -> None:
+    ends: list[float] = []
+
+    async def stop(seconds: float) -> None:
+        with clock_stopped():
+            await anyio.sleep(seconds)
+        ends.append(seconds)
+
+    with anyio.fail_after(5), episode_clock(0.1):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stop, 0.15)
+            tasks.start_soon(stop, 0.25)
+        with clock_stopped():
+            await stop(0.0)
+            await anyio.sleep(0.15)
+        ends.append(0.15)
+        await anyio.sleep_forever()
+    assert ends == [0.15, 0.25, 0.0, 0.15]
+
+
 async def test_each_episode_has_a_clock_of_its_own() -> None:
     ended: list[str] = []
 

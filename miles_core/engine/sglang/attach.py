@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from miles_core.engine.sglang.health import is_healthy, is_there, model_info
+from miles_core.engine.sglang.health import is_healthy, is_there, model_info, why_unreachable
 from miles_core.engine.sglang.launch import end_with_parent
 from miles_core.engine.sglang.ready import Report
 from miles_core.errors import EngineError, MilesError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CHECK_SECONDS = 2.0
 MISSES = 5
+REFUSED_SECONDS = 30.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,22 +33,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if report.is_child:
         threading.Thread(target=end_with_parent, name="lifeline", daemon=True).start()
     try:
-        watch(url, report, every=CHECK_SECONDS, misses=MISSES)
+        watch(url, report, every=CHECK_SECONDS, misses=MISSES, refused_seconds=REFUSED_SECONDS)
     except MilesError as error:
         report.failed(error.message, error.remedy)
         sys.stderr.write(f"{error}\n")
     return 1
 
 
-def watch(url: str, report: Report, *, every: float, misses: int) -> None:
+def watch(url: str, report: Report, *, every: float, misses: int, refused_seconds: float) -> None:
     """Say when the server serves, then look at it every few seconds; what it serves may not be the run's weights.
 
     Raises:
-        EngineError: when nothing took a connection so many times in a row.
+        EngineError: when nothing took a connection so many seconds at first, or so many times in a row later.
     """
     report.progress(f"waiting for {url}")
-    while not is_healthy(url):
-        time.sleep(every)
+    _wait_until_healthy(url, every, refused_seconds)
     model_info(url)
     report.ready(url, foreign_weights=True)
     missed = 0
@@ -58,6 +58,24 @@ def watch(url: str, report: Report, *, every: float, misses: int) -> None:
         f"the server at {url} is gone: {misses} connections in a row failed",
         remedy="Look at the log of that server; start it again, or take it out of engine.urls.",
     )
+
+
+def _wait_until_healthy(url: str, every: float, refused_seconds: float) -> None:
+    """A server that is busy or loads is waited for; where nothing listens, waiting is in vain."""
+    refused_since: float | None = None
+    while not is_healthy(url):
+        reason = why_unreachable(url, every)
+        now = time.monotonic()
+        if reason is None:
+            refused_since = None
+        elif refused_since is None:
+            refused_since = now
+        elif now - refused_since >= refused_seconds:
+            raise EngineError(
+                f"no server listens at {url}, for {refused_seconds:g} s: {reason}",
+                remedy="Start that server before the run and wait until it listens, or correct engine.urls.",
+            )
+        time.sleep(every)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,19 @@ def is_there(url: str, seconds: float) -> bool:
         return False
 
 
+def why_unreachable(url: str, seconds: float) -> str | None:
+    """Why no connection can be made, such as a refusal or an unknown host; ``None`` if one can, or after a time-out."""
+    try:
+        with _DIRECT.open(f"{url}/model_info", timeout=seconds):
+            return None
+    except urllib.error.HTTPError:
+        return None
+    except urllib.error.URLError as error:
+        return None if isinstance(error.reason, TimeoutError) else str(error.reason)
+    except OSError:
+        return None
+
+
 def model_info(url: str, seconds: float = HEALTH_SECONDS) -> dict[str, Any]:
     """What ``/model_info`` says.
 

@@ -30,7 +30,7 @@ class Options(BaseModel):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(0, ge=0, le=65535, description="that of engine 0, the next has the next; 0 picks free ones")
     gpus: tuple[int, ...] | None = Field(
-        None, description="GPUs of all servers, each takes its share in turn; default: those that are visible"
+        None, description="GPUs of all servers with this list, each takes its share in turn; default: visible ones"
     )
     environment: dict[str, str] = Field({}, description="variables of the server's process")
     device: Literal["cuda", "cpu", "xpu", "hpu", "npu", "musa"] | None = Field(
@@ -46,7 +46,7 @@ class Options(BaseModel):
     tp_size: int = Field(1, ge=1, description="tensor parallel size of a server")
     pp_size: int = Field(1, ge=1, description="pipeline parallel size of a server")
     dp_size: int = Field(
-        1, ge=1, description="replicas within a server, which take updates from disk only; count makes more servers"
+        1, ge=1, description="replicas within a server; only updates from disk reach them all, which was not tried"
     )
     ep_size: int = Field(1, ge=1, description="expert parallel size, within tp_size")
     quantization: str | None = Field(None, description="such as fp8; SGLang quantizes while it loads")

@@ -71,8 +71,8 @@ class SGLang:
             server = [interpreter.path, str(SERVER_FILE), *SERVER_ARGUMENTS]
         else:
             before = [Options.model_validate(table.options) for table in config.engine.servers[:index]]
-            taken = sum(other.gpus_per_server for other in before)
-            environment = {"CUDA_VISIBLE_DEVICES": share(taken, options.gpus_per_server, _pool(options))}
+            others = [(other.gpus_per_server, _pool(other)) for other in before]
+            environment = {"CUDA_VISIBLE_DEVICES": share(options.gpus_per_server, _pool(options), others)}
             server = [interpreter.path, "-m", "sglang.launch_server"]
         arguments = server_arguments(
             options,

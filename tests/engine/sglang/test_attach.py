@@ -13,7 +13,7 @@ import pytest
 
 from miles_core.app.processes import child
 from miles_core.engine.sglang.attach import watch
-from miles_core.engine.sglang.health import is_there, model_info
+from miles_core.engine.sglang.health import is_there, model_info, why_unreachable
 from miles_core.engine.sglang.ready import Report
 from miles_core.errors import EngineError
 
@@ -27,8 +27,10 @@ class Handler(BaseHTTPRequestHandler):
     """Answers as SGLang does; one that is ``unwell`` fails its health check and goes on serving."""
 
     unwell = False
+    asked = threading.Semaphore(0)
 
     def do_GET(self) -> None:
+        self.asked.release()
         self.send_response(503 if self.unwell else 200)
         self.end_headers()
         self.wfile.write(b'{"model_path": "m"}')
@@ -39,7 +41,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[ThreadingHTTPServer]:
-    Handler.unwell = False
+    Handler.unwell, Handler.asked = False, threading.Semaphore(0)
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -81,7 +83,7 @@ def test_a_server_that_is_gone_ends_the_watch(server: ThreadingHTTPServer) -> No
 
     def watching() -> None:
         try:
-            watch(url, report, every=0.01, misses=3)
+            watch(url, report, every=0.01, misses=3, refused_seconds=30)
         except EngineError as error:
             errors.append(error)
 
@@ -93,6 +95,48 @@ def test_a_server_that_is_gone_ends_the_watch(server: ThreadingHTTPServer) -> No
     thread.join(30)
     assert not thread.is_alive()
     assert f"{url} is gone: 3 connections in a row failed" in errors[0].message
+
+
+def test_where_nothing_listens_waiting_ends_with_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(EngineError, match=f"no server listens at {url}, for 0.05 s: .*refused") as caught:
+        watch(url, Report(), every=0.01, misses=3, refused_seconds=0.05)
+    assert "engine.urls" in str(caught.value.remedy)
+
+
+def test_a_server_that_loads_is_waited_for_longer_than_a_refusal(server: ThreadingHTTPServer) -> None:
+    Handler.unwell = True
+    report = Heard()
+    errors: list[EngineError] = []
+
+    def watching() -> None:
+        try:
+            watch(url_of(server), report, every=0.001, misses=1, refused_seconds=0)
+        except EngineError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=watching)
+    thread.start()
+    for _ in range(20):
+        assert Handler.asked.acquire(timeout=10)
+    Handler.unwell = False
+    assert report.heard.wait(10)
+    server.shutdown()
+    server.server_close()
+    thread.join(30)
+    assert "is gone" in errors[0].message
+
+
+def test_only_a_connection_that_cannot_be_made_has_a_reason(server: ThreadingHTTPServer) -> None:
+    assert why_unreachable(url_of(server), 10) is None
+    Handler.unwell = True
+    assert why_unreachable(url_of(server), 10) is None
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert why_unreachable(url, 0.2) is None
+    assert "refused" in (why_unreachable(url, 10) or "")
+    assert why_unreachable("http://no-such-host.invalid:1", 10)
 
 
 def test_a_server_that_is_busy_or_unwell_is_there(server: ThreadingHTTPServer) -> None:

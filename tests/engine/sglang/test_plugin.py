@@ -108,6 +108,26 @@ def test_a_group_takes_its_gpus_after_those_before_it(command: Any) -> None:
     assert made.environment["CUDA_VISIBLE_DEVICES"] == "2,3,4,5"
 
 
+def test_groups_with_gpus_of_their_own_each_begin_at_their_first(command: Any) -> None:
+    groups = "[[engine.groups]]\ncount = 2\ngpus = [0, 1]\n[[engine.groups]]\ncount = 2\ngpus = [4, 5]\n"
+    made = [command(f"python = {json.dumps(sys.executable)}", index=i, extra=groups) for i in range(4)]
+    assert [words.environment["CUDA_VISIBLE_DEVICES"] for words in made] == ["0", "1", "4", "5"]
+
+
+@pytest.mark.parametrize("first", ["gpus = [0, 1]", ""], ids=["one GPU in both", "all of the machine"])
+def test_pools_of_gpus_that_overlap_are_refused(command: Any, first: str) -> None:
+    groups = f"[[engine.groups]]\n{first}\n[[engine.groups]]\ngpus = [1, 2]\n"
+    with pytest.raises(ConfigError, match="overlap: .*, and 1, 2") as caught:
+        command(f"python = {json.dumps(sys.executable)}", index=1, extra=groups)
+    assert "[[engine.groups]]" in str(caught.value.remedy)
+
+
+def test_attached_servers_take_no_gpus_of_a_pool(command: Any) -> None:
+    started = f"[[engine.groups]]\npython = {json.dumps(sys.executable)}\ngpus = [3]"
+    groups = f'[[engine.groups]]\nurls = ["http://a:1"]\n{started}'
+    assert command("", index=1, extra=groups).environment["CUDA_VISIBLE_DEVICES"] == "3"
+
+
 def test_attached_servers_are_watched_one_for_each_index(command: Any) -> None:
     made = command('urls = ["http://a:1", "http://b:2/"]\ncount = 2', index=1)
     assert made.argv == (sys.executable, "-m", "miles_core.engine.sglang.attach", "http://b:2")
