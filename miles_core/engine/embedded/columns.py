@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from miles_core.engine.embedded.request import ActiveRequest
 
 NO_TOKEN = -1
+# SGLang ends a request two tokens before the context does
+_RESERVED = 2
 
 
 class Columns:
     """Lengths, limits and sampling options ``[slots]``; ``stops`` ``[slots, W]`` is padded with ``NO_TOKEN``.
 
-    ``length`` counts prompt and output tokens, ``limit`` is the length at which a request must end.
+    ``length`` counts prompt and output tokens, ``limit`` is the length at which a request must end. ``ignore_eos``
+    switches every stop token off as an end, not only the model's own, but ``min_new`` keeps them all from being drawn.
     """
 
     def __init__(self, slots: int) -> None:
@@ -27,6 +30,7 @@ class Columns:
         self.prompt: NDArray[np.int64] = np.zeros(slots, np.int64)
         self.limit: NDArray[np.int64] = np.zeros(slots, np.int64)
         self.min_new: NDArray[np.int64] = np.zeros(slots, np.int64)
+        self.ignore_eos: NDArray[np.bool_] = np.zeros(slots, np.bool_)
         self.seed: NDArray[np.int64] = np.zeros(slots, np.int64)
         self.temperature: NDArray[np.float32] = np.ones(slots, np.float32)
         self.greedy: NDArray[np.bool_] = np.zeros(slots, np.bool_)
@@ -43,17 +47,19 @@ class Columns:
         outputs = 0 if request.progress is None else len(request.progress.output_ids)
         self.prompt[slot] = prompt
         self.length[slot] = prompt + outputs
-        self.limit[slot] = min(prompt + options.max_new_tokens, context_length)
-        self.min_new[slot] = options.min_new_tokens
+        room = max(0, context_length - _RESERVED - prompt)
+        self.limit[slot] = prompt + (room if options.max_new_tokens is None else min(options.max_new_tokens, room))
+        self.min_new[slot] = min(options.min_new_tokens, context_length)
+        self.ignore_eos[slot] = options.ignore_eos
         self.seed[slot] = request.seed
-        self.greedy[slot] = options.temperature < GREEDY_BELOW
-        self.temperature[slot] = 1.0 if self.greedy[slot] else options.temperature
+        is_zero = options.temperature < GREEDY_BELOW
+        self.greedy[slot] = is_zero or options.top_k == 1
+        self.temperature[slot] = 1.0 if is_zero else options.temperature
         self.top_p[slot] = options.top_p
         self.top_k[slot] = min(options.top_k, vocab_size)
         self.min_p[slot] = options.min_p
         self.restricted[slot] = options.top_p < 1 or options.top_k < vocab_size or options.min_p > 0
-        # as in SGLang, ignore_eos switches every stop token off, not only the model's own
-        self._set_stops(slot, () if options.ignore_eos else (*eos, *options.stop_token_ids))
+        self._set_stops(slot, (*eos, *options.stop_token_ids))
 
     def _set_stops(self, slot: int, ids: tuple[int, ...]) -> None:
         width = self.stops.shape[1]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import uuid
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, get_args
 
 import anyio
 import numpy as np
 from anyio import to_thread
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from miles_core.engine.embedded.engine import EmbeddedEngine, MemoryTag, PauseMode
@@ -56,17 +59,37 @@ async def model_info(request: Request) -> Response:
 async def server_info(request: Request) -> Response:
     """The settings and the present load."""
     engine = _engine(request)
-    return JSONResponse({**asdict(engine.settings), **_model_info(engine), **engine.load()})
+    routed = {"enable_return_routed_experts": engine.routing is not None}
+    return JSONResponse({**asdict(engine.settings), **routed, **_model_info(engine), **engine.load()})
 
 
 async def abort_request(request: Request) -> Response:
-    """Abort ``rid``, or everything with ``abort_all``; unknown requests are ignored."""
+    """Abort ``rid``, or everything with ``abort_all``; without either and for unknown requests nothing happens."""
     body = await _object(request)
     rid, everything = body.get("rid"), body.get("abort_all", False)
-    if not everything and not isinstance(rid, str):
-        raise EngineRequestError(f"send a rid (a string) or abort_all; got {body!r}")
-    _engine(request).abort(None if everything else rid)
+    if not isinstance(rid, str | None):
+        raise EngineRequestError(f"rid must be a string; got {rid!r}")
+    if everything or rid:
+        _engine(request).abort(None if everything else rid)
     return Response()
+
+
+async def update_weight_version(request: Request) -> Response:
+    """Say what version the present weights are, after aborting all requests unless ``abort_all_requests`` is false."""
+    body = await _object(request)
+    version, abort_all = body.get("new_version"), body.get("abort_all_requests", True)
+    if not isinstance(version, str) or not isinstance(abort_all, bool):
+        raise EngineRequestError(f"send new_version, a string, and abort_all_requests, true or false; got {body!r}")
+    await to_thread.run_sync(partial(_engine(request).rename_version, version, abort_all=abort_all))
+    return JSONResponse({"success": True, "message": f"Weight version updated to {version}", "new_version": version})
+
+
+async def foreign_update(request: Request) -> Response:
+    """SGLang's ways to send weights, most of them pickled: 404, with what this engine takes instead."""
+    raise HTTPException(
+        HTTPStatus.NOT_FOUND,
+        "The embedded engine unpickles nothing and takes weights at /weights/begin, receive, verify and commit only",
+    )
 
 
 async def pause_generation(request: Request) -> Response:
@@ -80,15 +103,17 @@ async def pause_generation(request: Request) -> Response:
 
 async def continue_generation(request: Request) -> Response:
     """Go on after a pause."""
+    await _object(request)
     await to_thread.run_sync(_engine(request).resume)
     return _ok("Generation continued.")
 
 
 async def flush_cache(request: Request) -> Response:
-    """Forget cached prefixes; 400 while requests are inside."""
+    """Forget cached prefixes; 400 while requests run, or wait and generation is not paused."""
     if not await to_thread.run_sync(_engine(request).flush_cache):
         raise EngineRequestError(
-            "the cache cannot be flushed while requests run or wait", remedy="Abort them or wait until they end."
+            "the cache cannot be flushed while requests run or wait",
+            remedy="Abort them, wait until they end, or pause with mode retract.",
         )
     return _ok("Cache flushed.")
 
@@ -144,7 +169,7 @@ def _model_info(engine: EmbeddedEngine) -> dict[str, Any]:
 async def _object(request: Request) -> dict[str, Any]:
     body = await read_json(request)
     if not isinstance(body, dict):
-        raise EngineRequestError(f"the body must be a JSON object; got {body!r}")
+        raise EngineRequestError(f"the body must be a JSON object; got {body!r}", remedy="Send at least {}.")
     return body
 
 

@@ -15,15 +15,15 @@ from miles_core.engine.embedded.sampling_params import GREEDY_BELOW
 from miles_core.engine.embedded.scheduler import Scheduler
 from miles_core.engine.embedded.unavailable import EngineUnavailable
 from miles_core.engine.embedded.weight_memory import WeightMemory
-from miles_core.errors import EngineRequestError
+from miles_core.errors import EngineError, EngineRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     import torch
 
-    from miles_core.engine.embedded.request import Finished, GenerateSpec
+    from miles_core.engine.embedded.request import Generated, GenerateSpec, Outcome
     from miles_core.engine.embedded.settings import EngineSettings
     from miles_core.kinds.model_bridges import ReplayPoint
     from miles_core.types import RoutingSpec
@@ -82,7 +82,7 @@ class EmbeddedEngine:
         if self._recorder is not None:
             self._recorder.close()
 
-    async def generate(self, specs: Sequence[GenerateSpec]) -> list[Finished]:
+    async def generate(self, specs: Sequence[GenerateSpec]) -> list[Generated]:
         """Generate for all ``specs``; cancelling the call aborts them.
 
         Raises:
@@ -90,17 +90,52 @@ class EmbeddedEngine:
             EngineUnavailable: if the engine is out of service for another reason than an update.
             EngineError: if the engine died.
         """
+        requests = self._submit(specs)
+        try:
+            return [await request.future for request in requests]
+        finally:
+            self._abandon(requests)
+
+    def stream(self, specs: Sequence[GenerateSpec]) -> AsyncIterator[tuple[int, Generated]]:
+        """Generate for all ``specs`` and yield ``(index, all so far)`` while each grows, its end last.
+
+        Who is slow to ask gets the newest only. The requests are queued at once. Closing the iterator aborts those that
+        have not ended.
+
+        Raises:
+            EngineError: as :meth:`generate`, those of a dying engine from the iterator.
+        """
+        return self._updates(self._submit(specs, asyncio.Queue()))
+
+    async def _updates(self, requests: Sequence[ActiveRequest]) -> AsyncIterator[tuple[int, Generated]]:
+        index = {request.spec.rid: number for number, request in enumerate(requests)}
+        updates = requests[0].updates
+        assert updates is not None
+        unfinished = len(requests)
+        try:
+            while unfinished:
+                newest = dict([await updates.get()])
+                while not updates.empty():
+                    newest.update([updates.get_nowait()])
+                for request, outcome in newest.items():
+                    if isinstance(outcome, EngineError):
+                        raise outcome
+                    unfinished -= outcome.finish_reason is not None
+                    yield index[request.spec.rid], outcome
+        finally:
+            self._abandon(requests)
+
+    def _submit(
+        self, specs: Sequence[GenerateSpec], updates: asyncio.Queue[tuple[ActiveRequest, Outcome]] | None = None
+    ) -> list[ActiveRequest]:
         if not _passes(self._reason):
             raise _unavailable(self._reason)
         if len({spec.rid for spec in specs}) < len(specs):
             raise EngineRequestError("the rids of a batch must differ", remedy="Send unique rids, or none.")
         loop = asyncio.get_running_loop()
-        requests = [ActiveRequest(spec, self._seed(spec), loop.create_future(), loop) for spec in specs]
+        requests = [ActiveRequest(spec, self._seed(spec), loop.create_future(), loop, updates) for spec in specs]
         self._thread.submit(requests)
-        try:
-            return [await request.future for request in requests]
-        finally:
-            self._abandon(requests)
+        return requests
 
     def abort(self, rid: str | None = None) -> None:
         """Abort one request, or all when ``rid`` is ``None``; an unknown one is ignored."""
@@ -126,9 +161,9 @@ class EmbeddedEngine:
         self._thread.set_gate(_PAUSE, closed=False)
 
     def flush_cache(self) -> bool:
-        """Forget all cached prefixes; refused (``False``) while any request is inside."""
+        """Forget all cached prefixes; refused (``False``) while requests run, or wait and generation is not paused."""
         with self._thread.idle():
-            if self._thread.live():
+            if self._busy():
                 return False
             self._scheduler.clear_cache()
             return True
@@ -140,11 +175,11 @@ class EmbeddedEngine:
         whole update, as the released ones are lost.
 
         Raises:
-            EngineRequestError: while any request is inside.
+            EngineRequestError: while requests run, or wait and generation is not paused.
         """
         with self._thread.idle():
             fresh = frozenset(tags) - self._released
-            if fresh and self._thread.live():
+            if fresh and self._busy():
                 raise EngineRequestError(
                     f"the memory of {_listed(fresh)} cannot be released while requests run or wait",
                     remedy="Abort them or wait until they end.",
@@ -187,7 +222,15 @@ class EmbeddedEngine:
     def commit_version(self, version: int) -> None:
         """Call the present weights policy version ``version``; nothing computed before serves new requests."""
         with self._thread.idle():
+            self._scheduler.clear_cache()
             self._scheduler.set_version(str(version))
+
+    def rename_version(self, version: str, *, abort_all: bool) -> None:
+        """Say that the present weights are ``version``, after aborting all requests or with them inside."""
+        if abort_all:
+            self.abort()
+        with self._thread.idle():
+            self._scheduler.set_version(version)
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """The live parameters and persistent buffers by name, sharing memory with the model; write in place.
@@ -223,6 +266,10 @@ class EmbeddedEngine:
             "num_cached_tokens": self._scheduler.slots.cached_tokens,
         }
 
+    def _busy(self) -> bool:
+        """As SGLang sees it: what waits for the end of a pause is not inside."""
+        return bool(self._scheduler.running) or (bool(self._thread.live()) and not self.paused)
+
     def _set_released(self, tags: frozenset[MemoryTag]) -> None:
         self._released = tags
         self._thread.set_gate(_MEMORY, closed=bool(tags))
@@ -237,8 +284,7 @@ class EmbeddedEngine:
             )
         if seed is None:
             return int(self._random.integers(1 << 63))
-        wrapped = seed & ((1 << 64) - 1)
-        return wrapped - (1 << 64) if wrapped >> 63 else wrapped
+        return seed
 
     def _abandon(self, requests: Sequence[ActiveRequest]) -> None:
         """Abort what is not done, and read failures that a sibling already raised, so that asyncio does not warn."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterator, Sequence
 
-    from miles_core.engine.embedded.request import ActiveRequest, Finished
+    from miles_core.engine.embedded.request import ActiveRequest, Outcome
     from miles_core.engine.embedded.scheduler import Scheduler
 
 _LOGGER = logging.getLogger(__name__)
@@ -194,15 +194,16 @@ class EngineThread:
         self._deliver()
 
     def _deliver(self) -> None:
+        partial, self._scheduler.partial = self._scheduler.partial, []
         finished, self._scheduler.finished = self._scheduler.finished, []
         for request, _ in finished:
             del self._live[request.spec.rid]
-        _hand_over(finished)
+        _hand_over([*partial, *finished])
 
 
-def _hand_over(outcomes: Sequence[tuple[ActiveRequest, Finished | EngineError]]) -> None:
-    """Resolve futures in their own event loops, with one wake-up per loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[ActiveRequest, Finished | EngineError]]] = defaultdict(list)
+def _hand_over(outcomes: Sequence[tuple[ActiveRequest, Outcome]]) -> None:
+    """Give what requests have to their own event loops, with one wake-up per loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[ActiveRequest, Outcome]]] = defaultdict(list)
     for request, outcome in outcomes:
         by_loop[request.loop].append((request, outcome))
     for loop, batch in by_loop.items():
@@ -210,11 +211,13 @@ def _hand_over(outcomes: Sequence[tuple[ActiveRequest, Finished | EngineError]])
             loop.call_soon_threadsafe(_resolve, batch)
 
 
-def _resolve(batch: Sequence[tuple[ActiveRequest, Finished | EngineError]]) -> None:
+def _resolve(batch: Sequence[tuple[ActiveRequest, Outcome]]) -> None:
     for request, outcome in batch:
+        if request.updates is not None:
+            request.updates.put_nowait((request, outcome))
         if request.future.done():
             continue
         if isinstance(outcome, EngineError):
             request.future.set_exception(outcome)
-        else:
+        elif outcome.finish_reason is not None:
             request.future.set_result(outcome)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _UNSUPPORTED = {
-    "stream": (None, False),
     "image_data": (None,),
     "video_data": (None,),
     "audio_data": (None,),
@@ -29,7 +28,6 @@ _UNSUPPORTED = {
     "token_ids_logprob": (None,),
     "return_text_in_logprobs": (None, False),
     "return_hidden_states": (None, False),
-    "return_prompt_token_ids": (None, False),
     "lora_path": (None,),
     "custom_logit_processor": (None,),
 }
@@ -44,8 +42,17 @@ class Limits:
     routed_experts: bool
 
 
-def parse_generate(body: Any, tokenizer: Any, limits: Limits) -> tuple[list[GenerateSpec], bool]:
-    """The requests in a body, and whether it is a batch (its reply is then a list).
+@dataclass(frozen=True, slots=True)
+class GenerateBody:
+    """The requests of a body; ``batched`` ones are answered by a list, ``stream`` asks for events as they grow."""
+
+    specs: list[GenerateSpec]
+    batched: bool
+    stream: bool
+
+
+def parse_generate(body: Any, tokenizer: Any, limits: Limits) -> GenerateBody:
+    """The requests in a body, ``n`` of each prompt, in the order of the prompts.
 
     Raises:
         EngineRequestError: says which key is wrong, what was expected and what came.
@@ -59,40 +66,56 @@ def parse_generate(body: Any, tokenizer: Any, limits: Limits) -> tuple[list[Gene
                 remedy=f"Leave {key} out, or serve the model with SGLang.",
             )
     prompts, batched = _prompts(body, tokenizer)
-    sampling = _spread(body, "sampling_params", len(prompts), batched)
-    rids = _spread(body, "rid", len(prompts), batched, shared=False)
-    specs = [
-        _spec(body, prompt, {} if options is None else options, rid, limits)
-        for prompt, options, rid in zip(prompts, sampling, rids, strict=True)
-    ]
-    return specs, batched
+    columns = (
+        prompts,
+        _spread(body, "sampling_params", len(prompts), batched, default={}),
+        _rids(body, len(prompts), batched),
+        _spread(body, "return_logprob", len(prompts), batched),
+        _spread(body, "extra_key", len(prompts), batched),
+    )
+    specs = [_spec(body, limits, *row) for row in zip(*columns, strict=True)]
+    samples = {spec.sampling.n for spec in specs}
+    if len(samples) > 1:
+        raise EngineRequestError(f"n must be the same for all prompts of a batch; got {sorted(samples)}")
+    if samples != {1}:
+        # as in SGLang, several samples of a prompt have rids of their own
+        specs = [replace(spec, rid=_new_rid()) for spec in specs for _ in range(spec.sampling.n)]
+    stream = _typed("stream", body.get("stream") or False, bool, "true or false")
+    return GenerateBody(specs, batched or samples != {1}, stream)
 
 
-def _spec(body: Mapping[str, Any], prompt: Any, sampling: Any, rid: Any, limits: Limits) -> GenerateSpec:
+def _spec(
+    body: Mapping[str, Any], limits: Limits, prompt: Any, sampling: Any, rid: Any, logprob: Any, extra_key: Any
+) -> GenerateSpec:
     if not isinstance(sampling, dict):
         raise EngineRequestError(f"sampling_params must be an object; got {_short(sampling)}")
     ids = _token_ids(prompt, limits)
+    routed = _wants_routing(body, limits)
     return GenerateSpec(
-        rid=uuid.uuid4().hex if rid is None else _typed("rid", rid, str, "a string"),
+        rid=_new_rid() if rid is None else _typed("rid", rid, str, "a string"),
         prompt=ids,
-        sampling=_within(parse_sampling(sampling), limits),
-        return_logprob=_typed("return_logprob", body.get("return_logprob") or False, bool, "true or false"),
-        return_routed_experts=_wants_routing(body, limits),
-        routed_experts_start_len=_start_len(body, len(ids)),
-        extra_key=_typed("extra_key", body.get("extra_key"), str | None, "a string"),
+        sampling=_sampling(sampling, len(ids), limits),
+        return_logprob=_typed("return_logprob", logprob or False, bool, "true or false"),
+        return_routed_experts=routed,
+        routed_experts_start_len=_start_len(body, len(ids), routed),
+        return_prompt_token_ids=_flag(body, "return_prompt_token_ids"),
+        extra_key=_typed("extra_key", extra_key, str | None, "a string") or None,
     )
 
 
-def _within(options: SamplingOptions, limits: Limits) -> SamplingOptions:
-    """Refuse what the model's tables cannot hold."""
-    outside = [token for token in options.stop_token_ids if not 0 <= token < limits.vocab_size]
-    if outside:
-        raise EngineRequestError(f"stop_token_ids must be in [0, {limits.vocab_size}); got {_short(outside[0])}")
-    if options.min_new_tokens > limits.context_length:
+def _sampling(raw: Mapping[str, Any], prompt_length: int, limits: Limits) -> SamplingOptions:
+    """Options that fit the context, without stop tokens that the model does not have."""
+    options = parse_sampling(raw)
+    # as in SGLang, what the context leaves cuts the default silently, but refuses a number that was asked for
+    asked = raw.get("max_new_tokens") or 0
+    if prompt_length + asked > limits.context_length:
         raise EngineRequestError(
-            f"min_new_tokens is {_short(options.min_new_tokens)}, the context has {limits.context_length} tokens"
+            f"a prompt of {prompt_length} tokens and max_new_tokens = {_short(asked)} are more than the context has: "
+            f"{limits.context_length}",
+            remedy="Ask for fewer tokens, or serve with a longer context.",
         )
-    return options
+    known = tuple(token for token in options.stop_token_ids if 0 <= token < limits.vocab_size)
+    return replace(options, stop_token_ids=known)
 
 
 def _prompts(body: Mapping[str, Any], tokenizer: Any) -> tuple[list[Any], bool]:
@@ -128,7 +151,7 @@ def _token_ids(prompt: Any, limits: Limits) -> NDArray[np.int32]:
 
 
 def _wants_routing(body: Mapping[str, Any], limits: Limits) -> bool:
-    wanted: bool = _typed("return_routed_experts", body.get("return_routed_experts") or False, bool, "true or false")
+    wanted = _flag(body, "return_routed_experts")
     if wanted and not limits.routed_experts:
         raise EngineRequestError(
             "this engine does not record routed experts: the model is dense, or recording is switched off",
@@ -137,25 +160,41 @@ def _wants_routing(body: Mapping[str, Any], limits: Limits) -> bool:
     return wanted
 
 
-def _start_len(body: Mapping[str, Any], prompt_length: int) -> int:
-    start: int = _typed("routed_experts_start_len", body.get("routed_experts_start_len") or 0, int, "an integer")
+def _start_len(body: Mapping[str, Any], prompt_length: int, routed: bool) -> int:
+    start: int = _typed("routed_experts_start_len", body.get("routed_experts_start_len", 0), int, "an integer")
+    if not routed:
+        return 0
     if not 0 <= start <= prompt_length:
         raise EngineRequestError(
-            f"routed_experts_start_len must be in [0, {prompt_length}], within the prompt; got {start}"
+            f"routed_experts_start_len must be in [0, {prompt_length}], within the prompt; got {_short(start)}"
         )
     return start
 
 
-def _spread(body: Mapping[str, Any], key: str, count: int, batched: bool, *, shared: bool = True) -> list[Any]:
-    """One value per prompt: a batch may bring a list, else the value serves all where that makes sense."""
-    value = body.get(key)
+def _rids(body: Mapping[str, Any], count: int, batched: bool) -> list[Any]:
+    rid = body.get("rid")
+    if batched and isinstance(rid, str):
+        return [f"{rid}_{number}" for number in range(count)]
+    return _spread(body, "rid", count, batched)
+
+
+def _new_rid() -> str:
+    return uuid.uuid4().hex
+
+
+def _spread(body: Mapping[str, Any], key: str, count: int, batched: bool, *, default: Any = None) -> list[Any]:
+    """One value per prompt: a batch may bring a list, else the value serves all."""
+    value = default if body.get(key) is None else body[key]
     if batched and isinstance(value, list):
         if len(value) != count:
             raise EngineRequestError(f"{key} must have one entry per prompt, {count}; got {len(value)}")
         return value
-    if batched and value is not None and not shared:
-        raise EngineRequestError(f"{key} of a batch must be a list of {count}; got {_short(value)}")
     return [value] * count
+
+
+def _flag(body: Mapping[str, Any], key: str) -> bool:
+    flag: bool = _typed(key, body.get(key, False), bool, "true or false")
+    return flag
 
 
 def _typed(key: str, value: Any, kind: Any, expected: str) -> Any:

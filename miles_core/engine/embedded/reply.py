@@ -7,40 +7,50 @@ from typing import TYPE_CHECKING, Any
 from miles_core.engine.embedded.routing import encode_routing
 
 if TYPE_CHECKING:
-    from miles_core.engine.embedded.request import Finished
+    from miles_core.engine.embedded.request import Generated
     from miles_core.types import RoutingSpec
 
 
-def to_wire(finished: Finished, tokenizer: Any, routing: RoutingSpec | None) -> dict[str, Any]:
-    """SGLang's reply object; a request that never ran has the short ``meta_info``."""
-    spec = finished.spec
-    output_ids = finished.output_ids.tolist()
+def to_wire(generated: Generated, tokenizer: Any, routing: RoutingSpec | None) -> dict[str, Any]:
+    """SGLang's reply object; a request that was aborted while it waited has the short ``meta_info``."""
+    spec = generated.spec
+    output_ids = generated.output_ids.tolist()
     meta: dict[str, Any] = {
         "id": spec.rid,
-        "finish_reason": finished.finish_reason,
-        "prompt_tokens": len(spec.prompt),
+        "finish_reason": generated.finish_reason,
         "completion_tokens": len(output_ids),
+        "weight_version": generated.version,
     }
-    if finished.version is not None:
-        meta["cached_tokens"] = finished.cached_tokens
-        meta["weight_version"] = finished.version
+    if spec.return_logprob:
+        pairs = zip(generated.logprobs.tolist(), output_ids, strict=True)
+        meta["input_token_logprobs"] = []
+        meta["output_token_logprobs"] = [[logprob, token, None] for logprob, token in pairs]
+        meta["output_token_logprobs_length"] = len(output_ids)
+    if generated.finish_reason is not None:
         meta["weight_versions"] = [
-            {"version": version, "start": start, "end": end} for version, start, end in finished.spans
+            {"version": version, "start": start, "end": end} for version, start, end in generated.spans
         ]
-        if spec.return_logprob:
-            pairs = zip(finished.logprobs.tolist(), output_ids, strict=True)
-            meta["output_token_logprobs"] = [[logprob, token, None] for logprob, token in pairs]
-        if finished.routing is not None and routing is not None:
-            meta["routed_experts"] = encode_routing(finished.routing, spec.routed_experts_start_len, routing)
-    return {"text": _text(finished, tokenizer), "output_ids": output_ids, "meta_info": meta}
+    if generated.ran:
+        meta["prompt_tokens"] = len(spec.prompt)
+        meta["cached_tokens"] = generated.cached_tokens
+        meta["num_retractions"] = generated.retractions
+    if generated.routing is not None and routing is not None:
+        meta["routed_experts"] = encode_routing(generated.routing, spec.routed_experts_start_len, routing)
+    reply = {"text": _text(generated, tokenizer), "output_ids": output_ids, "meta_info": meta}
+    if spec.return_prompt_token_ids:
+        reply["prompt_token_ids"] = spec.prompt.tolist()
+    return reply
 
 
-def _text(finished: Finished, tokenizer: Any) -> str:
-    """The decoded output, without what stopped it unless ``no_stop_trim`` is set."""
-    sampling = finished.spec.sampling
-    matched = None if sampling.no_stop_trim else finished.finish_reason.get("matched")
-    ids = finished.output_ids[:-1] if isinstance(matched, int) else finished.output_ids
+def _text(generated: Generated, tokenizer: Any) -> str:
+    """The decoded output up to what stopped it, and with that if ``no_stop_trim`` is set."""
+    sampling = generated.spec.sampling
+    matched = (generated.finish_reason or {}).get("matched")
+    ids = generated.output_ids
+    if isinstance(matched, int) and not sampling.no_stop_trim:
+        ids = ids[:-1]
     text: str = tokenizer.decode(ids.tolist(), skip_special_tokens=sampling.skip_special_tokens)
     if isinstance(matched, str) and matched in text:
-        text = text[: text.index(matched)]
-    return text
+        return text[: text.index(matched) + (len(matched) if sampling.no_stop_trim else 0)]
+    # the last token may be the first bytes of a character
+    return text if generated.finish_reason is not None else text.rstrip("\ufffd")

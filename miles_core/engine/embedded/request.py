@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import asyncio
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from miles_core.engine.embedded.sampling_params import SamplingOptions
+    from miles_core.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,25 +25,28 @@ class GenerateSpec:
     return_logprob: bool = False
     return_routed_experts: bool = False
     routed_experts_start_len: int = 0
+    return_prompt_token_ids: bool = False
     extra_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Finished:
-    """A generation that ended.
+class Generated:
+    """What a request has generated: all of it, or with ``finish_reason`` ``None`` what it has so far.
 
-    ``routing`` holds ``[P + len(output_ids) - 1, moe_layers, top_k]``. ``version`` is ``None`` for a request that
-    was aborted before it ever ran.
+    ``version`` is that of the last token. ``routing`` holds ``[P + len(output_ids) - 1, moe_layers, top_k]``. A request
+    that was aborted while it waited has nothing (``ran`` is false), even if it had run before a retraction.
     """
 
     spec: GenerateSpec
     output_ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
-    finish_reason: dict[str, Any]
-    cached_tokens: int = 0
-    version: str | None = None
+    finish_reason: dict[str, Any] | None
+    version: str
     spans: tuple[tuple[str, int, int], ...] = ()
+    cached_tokens: int = 0
+    retractions: int = 0
     routing: NDArray[Any] | None = None
+    ran: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,14 +60,19 @@ class Progress:
 
 @dataclass(slots=True, eq=False)
 class ActiveRequest:
-    """A request inside the engine, owned by the engine thread once it is queued."""
+    """A request inside the engine, owned by the engine thread once it is queued.
+
+    ``updates`` gets, in the event loop, what a streamed request has generated after each step, and its end.
+    """
 
     spec: GenerateSpec
     seed: int
-    future: asyncio.Future[Finished]
+    future: asyncio.Future[Generated]
     loop: asyncio.AbstractEventLoop
+    updates: asyncio.Queue[tuple[ActiveRequest, Outcome]] | None = None
     slot: int = -1
     cached_tokens: int | None = None
+    retractions: int = 0
     progress: Progress | None = None
     versions: list[tuple[str, int]] = field(default_factory=list)
 
@@ -73,8 +82,10 @@ class ActiveRequest:
             self.versions.append((version, outputs))
 
     def spans(self, outputs: int) -> tuple[tuple[str, int, int], ...]:
-        """Non-empty ``(version, start, end)`` spans over the ``outputs`` tokens generated so far."""
+        """``(version, start, end)`` over the ``outputs`` tokens generated so far; none is empty unless all are."""
         ends = [start for _, start in self.versions[1:]] + [outputs]
-        return tuple(
-            (version, start, end) for (version, start), end in zip(self.versions, ends, strict=True) if start < end
-        )
+        spans = [(version, start, end) for (version, start), end in zip(self.versions, ends, strict=True)]
+        return tuple(span for span in spans if span[1] < span[2]) or ((spans[-1][0], 0, 0),)
+
+
+Outcome: TypeAlias = "Generated | EngineError"

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from miles_core.engine.embedded.kv_cache import SlotCache, Window
-from miles_core.errors import EngineError
+from miles_core.engine.embedded.masks import AttentionMasks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +21,7 @@ class ModelRunner:
     """Runs tokens of a :class:`SlotTable` through the model, keeping keys, values and routing per slot.
 
     Raises:
-        EngineError: for a model whose attention this runner cannot mask: not sdpa, or with a sliding window.
+        EngineError: for a model whose attention cannot be masked.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class ModelRunner:
         *,
         deterministic: bool = False,
     ) -> None:
-        _require_supported(model.config.get_text_config(), context_length)
+        self._masks = AttentionMasks(model, context_length)
         self._deterministic = deterministic
         self._model = model
         self._slots = slots
@@ -96,10 +96,9 @@ class ModelRunner:
         real = (offsets < counts[:, None]).ravel()
         window = self._window(slots, positions, real)
         self._cache.window = window
-        visible = torch.arange(window.length) <= torch.from_numpy(positions)[:, None, :, None]
         output = self._model(
             input_ids=torch.from_numpy(self._slots.tokens[slots[:, None], positions]).long(),
-            attention_mask=visible,
+            attention_mask=self._masks(positions, window.length),
             position_ids=torch.from_numpy(positions),
             cache=self._cache,
             use_cache=True,
@@ -135,19 +134,3 @@ def _as_slice(slots: NDArray[np.int64]) -> torch.Tensor | slice:
     if last - first + 1 == len(slots) and bool((np.diff(slots) == 1).all()):
         return slice(first, last + 1)
     return torch.from_numpy(slots)
-
-
-def _require_supported(config: Any, context_length: int) -> None:
-    implementation = config._attn_implementation
-    if implementation != "sdpa":
-        raise EngineError(
-            f"the embedded engine needs attention implementation 'sdpa'; the model uses {implementation!r}",
-            remedy='Build the model with attn_implementation="sdpa".',
-        )
-    window = getattr(config, "sliding_window", None)
-    other = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
-    if other or (window is not None and window < context_length):
-        raise EngineError(
-            f"the embedded engine serves full attention only; the model has {', '.join(other) or f'window {window}'}",
-            remedy="Serve this model with SGLang, or keep the context length within the window.",
-        )

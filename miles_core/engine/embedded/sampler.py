@@ -22,16 +22,19 @@ def sample(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Token ids and their logprobs ``[B]`` from ``logits`` ``[B, V]`` of the rows in ``slots``.
 
-    Logprobs are those of ``logits / temperature`` (raw logits for greedy rows), before top-p, top-k, min-p and
-    ``min_new_tokens``. Sampling is Gumbel-max over noise that only the row's seed and position decide.
+    Logprobs are those of ``logits / temperature`` without the stop tokens that ``min_new_tokens`` forbids, before
+    top-p, top-k and min-p. As in SGLang, they are those of the raw logits where all rows are greedy. Sampling is
+    Gumbel-max over noise that only the row's seed and position decide.
 
     Raises:
         EngineError: if a logit is NaN, which means that the weights are broken.
     """
-    scaled = logits.float() / torch.from_numpy(columns.temperature[slots])[:, None]
-    logprobs = scaled.log_softmax(-1)
-    scores = _allowed(logprobs, columns, slots)
     greedy = columns.greedy[slots]
+    scaled = logits.float()
+    if not greedy.all():
+        scaled = scaled / torch.from_numpy(columns.temperature[slots])[:, None]
+    logprobs = _without_early_stops(scaled, columns, slots).log_softmax(-1)
+    scores = _restricted(logprobs, columns, slots)
     if not greedy.all():
         scores = scores + _noise(columns, slots, greedy, logits.shape[-1])
     ids = scores.argmax(-1)
@@ -60,19 +63,27 @@ def _noise(columns: Columns, slots: NDArray[np.int64], greedy: NDArray[np.bool_]
     return noise
 
 
-def _allowed(logprobs: torch.Tensor, columns: Columns, slots: NDArray[np.int64]) -> torch.Tensor:
-    restricted = np.flatnonzero(columns.restricted[slots])
-    outputs = columns.length[slots] - columns.prompt[slots]
-    unstoppable = np.flatnonzero(outputs < columns.min_new[slots])
-    if not len(restricted) and not len(unstoppable):
-        return logprobs
-    scores = logprobs.clone()
+def _without_early_stops(scaled: torch.Tensor, columns: Columns, slots: NDArray[np.int64]) -> torch.Tensor:
+    unstoppable = np.flatnonzero(columns.length[slots] - columns.prompt[slots] < columns.min_new[slots])
+    if not len(unstoppable):
+        return scaled
+    scaled = scaled.clone()
     for row in unstoppable:
-        stops = columns.stops[slots[row]]
-        scores[int(row), torch.from_numpy(stops[stops != NO_TOKEN])] = -torch.inf
-    if len(restricted):
-        rows = torch.from_numpy(restricted)
-        scores[rows] = _restrict(scores[rows], columns, slots[restricted])
+        stops = np.unique(columns.stops[slots[row]])
+        stops = stops[stops != NO_TOKEN]
+        # where every token stops there is no other to draw
+        if len(stops) < scaled.shape[-1]:
+            scaled[int(row), torch.from_numpy(stops)] = -torch.inf
+    return scaled
+
+
+def _restricted(logprobs: torch.Tensor, columns: Columns, slots: NDArray[np.int64]) -> torch.Tensor:
+    restricted = np.flatnonzero(columns.restricted[slots])
+    if not len(restricted):
+        return logprobs
+    rows = torch.from_numpy(restricted)
+    scores = logprobs.clone()
+    scores[rows] = _restrict(scores[rows], columns, slots[restricted])
     return scores
 
 

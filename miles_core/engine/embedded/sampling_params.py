@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 GREEDY_BELOW = 1e-6
 ALL_TOKENS = 1 << 30
+MAX_STOPS = 32
 
 _UNSUPPORTED = {
     "stop_regex": (None, []),
     "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
     "repetition_penalty": (None, 1),
-    "n": (None, 1),
     "json_schema": (None,),
     "regex": (None,),
     "ebnf": (None,),
@@ -29,14 +29,19 @@ _UNSUPPORTED = {
     "custom_params": (None,),
     "stream_interval": (None,),
     "logit_bias": (None, {}),
+    "beam_width": (None, 1),
+    "watermark": (None,),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """One request's sampling, checked; the names and defaults are SGLang's."""
+    """One request's sampling, checked; the names and defaults are SGLang's.
 
-    max_new_tokens: int = 128
+    ``max_new_tokens`` of ``None`` means all that the context leaves. ``n`` samples are drawn of the prompt.
+    """
+
+    max_new_tokens: int | None = 128
     min_new_tokens: int = 0
     temperature: float = 1.0
     top_p: float = 1.0
@@ -48,10 +53,11 @@ class SamplingOptions:
     skip_special_tokens: bool = True
     no_stop_trim: bool = False
     sampling_seed: int | None = None
+    n: int = 1
 
 
 def parse_sampling(raw: Mapping[str, Any]) -> SamplingOptions:
-    """Options from the JSON object of a request; ``null`` means the default.
+    """Options from the JSON object of a request; ``null`` means the default, but no bound as ``max_new_tokens``.
 
     Raises:
         EngineRequestError: for an unknown key, a key that this engine does not implement, or a bad value.
@@ -62,8 +68,10 @@ def parse_sampling(raw: Mapping[str, Any]) -> SamplingOptions:
         elif key not in _PARSERS:
             raise _unknown(key)
     given = {key: _PARSERS[key](key, value) for key, value in raw.items() if key in _PARSERS and value is not None}
+    if raw.get("max_new_tokens", 0) is None:
+        given["max_new_tokens"] = None
     options = SamplingOptions(**given)
-    if options.min_new_tokens > options.max_new_tokens:
+    if options.max_new_tokens is not None and options.min_new_tokens > options.max_new_tokens:
         raise EngineRequestError(
             f"min_new_tokens must not exceed max_new_tokens; got {options.min_new_tokens} > {options.max_new_tokens}"
         )
@@ -91,8 +99,8 @@ def _number(key: str, value: Any, low: float, high: float, expected: str) -> flo
     return float(value)
 
 
-def _integer(key: str, value: Any, low: int, expected: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+def _integer(key: str, value: Any, low: int | None, expected: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or (low is not None and value < low):
         raise EngineRequestError(f"{key} must be {expected}; got {value!r}")
     return value
 
@@ -124,17 +132,26 @@ def _stop(key: str, value: Any) -> tuple[str, ...]:
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list) or not all(isinstance(text, str) and text for text in strings):
         raise EngineRequestError(f"{key} must be a non-empty string or a list of them; got {value!r}")
+    if len(strings) > MAX_STOPS:
+        raise EngineRequestError(f"{key} must be at most {MAX_STOPS} strings; got {len(strings)}")
     return tuple(strings)
 
 
 def _ids(key: str, value: Any) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise EngineRequestError(f"{key} must be a list of token ids; got {value!r}")
-    return tuple(_integer(key, item, 0, "a list of token ids, integers of at least 0") for item in value)
+    return tuple(_integer(key, item, None, "a list of token ids, integers") for item in value)
+
+
+def _seed(key: str, value: Any) -> int:
+    seed = _integer(key, value, None, "an integer")
+    if not -(1 << 63) <= seed < 1 << 63:
+        raise EngineRequestError(f"{key} must be in [-2**63, 2**63); got {value!r}")
+    return seed
 
 
 _PARSERS: dict[str, Any] = {
-    "max_new_tokens": lambda key, value: _integer(key, value, 1, "an integer of at least 1"),
+    "max_new_tokens": lambda key, value: _integer(key, value, 0, "an integer of at least 0"),
     "min_new_tokens": lambda key, value: _integer(key, value, 0, "an integer of at least 0"),
     "temperature": _temperature,
     "top_p": _top_p,
@@ -145,6 +162,7 @@ _PARSERS: dict[str, Any] = {
     "ignore_eos": _flag,
     "skip_special_tokens": _flag,
     "no_stop_trim": _flag,
-    "sampling_seed": lambda key, value: _integer(key, value, -(1 << 63), "an integer"),
+    "sampling_seed": _seed,
+    "n": lambda key, value: _integer(key, value, 1, "an integer of at least 1"),
 }
 assert set(_PARSERS) == {field.name for field in fields(SamplingOptions)}

@@ -6,19 +6,19 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from miles_core.engine.embedded.admission import plan_prefill
 from miles_core.engine.embedded.columns import Columns
-from miles_core.engine.embedded.request import Finished, Progress
+from miles_core.engine.embedded.request import Generated, Progress
 from miles_core.engine.embedded.runner import ModelRunner
 from miles_core.engine.embedded.sampler import sample, sample_each
 from miles_core.engine.embedded.slots import SlotTable
-from miles_core.engine.embedded.stopping import eos_token_ids, matched_stop, token_endings
+from miles_core.engine.embedded.stopping import eos_token_ids, matched_stop, may_become_stop, token_endings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import torch
     from numpy.typing import NDArray
 
     from miles_core.engine.embedded.admission import Prefill
@@ -28,22 +28,23 @@ if TYPE_CHECKING:
 
 # where each token is a pass of its own, a longer prefill gains nothing and delays what waits for the step to end
 _DETERMINISTIC_PREFILL = 64
-_ABORTED = {"type": "abort", "message": "Aborted", "status_code": None}
-_ABORTED_WAITING = {"type": "abort", "message": "Aborted before prefill", "status_code": None}
+_ABORTED = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+_ABORTED_WAITING = {"type": "abort", "message": "Abort in waiting queue"}
 
 
 class Scheduler:
     """All requests of one engine; not thread-safe, its owner serialises the calls.
 
     Half of the slots keep the tokens of finished requests when every running slot is in use. What ends goes to
-    ``finished``, which the owner drains.
+    ``finished``, and what streamed requests have after a step to ``partial``; the owner drains both.
     """
 
     def __init__(self, model: Any, tokenizer: Any, settings: EngineSettings, recorder: RoutingRecorder | None) -> None:
         self.version = settings.weight_version
         self.waiting: deque[ActiveRequest] = deque()
         self.running: dict[int, ActiveRequest] = {}
-        self.finished: list[tuple[ActiveRequest, Finished]] = []
+        self.finished: list[tuple[ActiveRequest, Generated]] = []
+        self.partial: list[tuple[ActiveRequest, Generated]] = []
         self.slots = SlotTable(2 * settings.max_running_requests)
         self._tokenizer = tokenizer
         self._settings = settings
@@ -73,7 +74,7 @@ class Scheduler:
             self._decode()
 
     def abort(self, requests: Iterable[ActiveRequest]) -> None:
-        """End requests where they are; running ones hand over what they have."""
+        """End requests where they are; running ones hand over what they have, as in SGLang waiting ones nothing."""
         for request in requests:
             if request.slot >= 0:
                 self._finish(request.slot, dict(_ABORTED))
@@ -86,6 +87,7 @@ class Scheduler:
         for slot in sorted(self.running, reverse=True):
             request = self.running[slot]
             request.progress = self._progress(slot)
+            request.retractions += 1
             request.slot = -1
             self.slots.release(slot)
             self.waiting.appendleft(request)
@@ -101,9 +103,8 @@ class Scheduler:
         self._runner.release()
 
     def set_version(self, version: str) -> None:
-        """Later tokens come from weights of ``version``; nothing computed before is reused."""
+        """Later tokens come from weights of ``version``."""
         self.version = version
-        self.clear_cache()
         for slot, request in self.running.items():
             request.mark_version(version, int(self._columns.length[slot] - self._columns.prompt[slot]))
 
@@ -111,6 +112,7 @@ class Scheduler:
         """Forget every request and all that is cached; the owner fails them."""
         self.waiting.clear()
         self.finished.clear()
+        self.partial.clear()
         for slot in self.running:
             self.slots.release(slot)
         self.running.clear()
@@ -167,25 +169,42 @@ class Scheduler:
         self._append(slots, self._runner.forward(slots, lengths - 1, np.ones_like(lengths)))
 
     def _append(self, slots: NDArray[np.int64], logits: torch.Tensor) -> None:
+        open_rows = self._columns.length[slots] < self._columns.limit[slots]
+        if not open_rows.all():
+            # asked for no token at all
+            for slot in slots[~open_rows].tolist():
+                self._finish(slot, {"type": "length", "length": 0})
+            slots, logits = slots[open_rows], logits[torch.from_numpy(open_rows)]
+            if not len(slots):
+                return
         ids, logprobs = self._sample(logits, self._columns, slots)
         positions = self._columns.length[slots]
         self.slots.tokens[slots, positions] = ids
         self.slots.logprobs[slots, positions] = logprobs
         self._columns.length[slots] = positions + 1
-        for slot, reason in token_endings(ids, self._columns, slots):
-            self._finish(slot, reason)
+        # as in SGLang, a stop string is looked for before a stop token
         self._check_stop_strings(slots)
+        for slot, reason in token_endings(ids, self._columns, slots):
+            if slot in self.running:
+                self._finish(slot, reason)
+        self._note_partial(slots)
 
     def _check_stop_strings(self, slots: NDArray[np.int64]) -> None:
         for slot in slots.tolist():
+            stops = self.running[slot].spec.sampling.stop
+            matched = matched_stop(self._tokenizer, self._outputs(slot, self.slots.tokens), stops) if stops else None
+            if matched is not None:
+                self._finish(slot, {"type": "stop", "matched": matched})
+
+    def _note_partial(self, slots: NDArray[np.int64]) -> None:
+        for slot in slots.tolist():
             request = self.running.get(slot)
-            if request is None or not request.spec.sampling.stop:
+            if request is None or request.updates is None:
                 continue
-            output_ids = self._outputs(slot, self.slots.tokens)
-            if len(output_ids) >= request.spec.sampling.min_new_tokens:
-                matched = matched_stop(self._tokenizer, output_ids, request.spec.sampling.stop)
-                if matched is not None:
-                    self._finish(slot, {"type": "stop", "matched": matched})
+            stops = request.spec.sampling.stop
+            if not stops or not may_become_stop(self._tokenizer, self._outputs(slot, self.slots.tokens), stops):
+                progress = self._progress(slot, with_routing=False)
+                self.partial.append((request, self._result(request, progress, None)))
 
     def _finish(self, slot: int, reason: dict[str, Any]) -> None:
         request = self.running.pop(slot)
@@ -194,28 +213,32 @@ class Scheduler:
         request.slot = -1
         self.finished.append((request, self._result(request, progress, reason)))
 
-    def _aborted_waiting(self, request: ActiveRequest) -> Finished:
-        if request.progress is not None:
-            return self._result(request, request.progress, dict(_ABORTED))
+    def _aborted_waiting(self, request: ActiveRequest) -> Generated:
         nothing = np.zeros(0, np.int32)
-        return Finished(request.spec, nothing, nothing.astype(np.float32), dict(_ABORTED_WAITING))
+        version = request.versions[0][0] if request.versions else self.version
+        spans, reason = ((version, 0, 0),), dict(_ABORTED_WAITING)
+        return Generated(request.spec, nothing, nothing.astype(np.float32), reason, version, spans, ran=False)
 
-    def _result(self, request: ActiveRequest, progress: Progress, reason: dict[str, Any]) -> Finished:
-        return Finished(
+    def _result(self, request: ActiveRequest, progress: Progress, reason: dict[str, Any] | None) -> Generated:
+        spans = request.spans(len(progress.output_ids))
+        return Generated(
             spec=request.spec,
             output_ids=progress.output_ids,
             logprobs=progress.logprobs,
             finish_reason=reason,
+            version=spans[-1][0],
+            spans=spans,
             cached_tokens=request.cached_tokens or 0,
-            version=self.version,
-            spans=request.spans(len(progress.output_ids)),
+            retractions=request.retractions,
             routing=progress.routing if request.spec.return_routed_experts else None,
         )
 
     def _progress(self, slot: int, *, with_routing: bool = True) -> Progress:
         rows = None
         if with_routing and self._recorder is not None:
-            rows = self._recorder.rows(slot, int(self.slots.computed[slot]))
+            # the row of the last token exists only if it was fed; nothing was sampled from it
+            fed = min(int(self.slots.computed[slot]), int(self._columns.length[slot]) - 1)
+            rows = self._recorder.rows(slot, fed)
         outputs, logprobs = self._outputs(slot, self.slots.tokens), self._outputs(slot, self.slots.logprobs)
         return Progress(outputs.copy(), logprobs.copy(), rows)
 

@@ -24,6 +24,17 @@ if TYPE_CHECKING:
 
     from miles_core.engine.embedded.engine import EmbeddedEngine
 
+_FOREIGN_UPDATES = (
+    "/begin_weight_update",
+    "/end_weight_update",
+    "/init_weights_update_group",
+    "/destroy_weights_update_group",
+    "/update_weights_from_disk",
+    "/update_weights_from_distributed",
+    "/update_weights_from_ipc",
+    "/update_weights_from_tensor",
+)
+
 
 def create_app(
     engine: EmbeddedEngine,
@@ -62,6 +73,7 @@ def _routes() -> list[Route]:
     return [
         Route("/generate", generate, methods=["POST", "PUT"]),
         Route("/health", control_routes.health),
+        Route("/ready", control_routes.health),
         Route("/health_generate", control_routes.health_generate),
         Route("/model_info", control_routes.model_info),
         Route("/get_model_info", control_routes.model_info),
@@ -71,8 +83,10 @@ def _routes() -> list[Route]:
         Route("/pause_generation", control_routes.pause_generation, methods=["POST"]),
         Route("/continue_generation", control_routes.continue_generation, methods=["POST"]),
         Route("/flush_cache", control_routes.flush_cache, methods=either),
+        Route("/update_weight_version", control_routes.update_weight_version, methods=["POST"]),
         Route("/release_memory_occupation", control_routes.release_memory, methods=either),
         Route("/resume_memory_occupation", control_routes.resume_memory, methods=either),
+        *(Route(path, control_routes.foreign_update, methods=["POST"]) for path in _FOREIGN_UPDATES),
     ]
 
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from miles_core.engine.embedded.request import Finished, GenerateSpec
+from miles_core.engine.embedded.request import Generated, GenerateSpec
 from miles_core.engine.embedded.runner import ModelRunner
 from miles_core.engine.embedded.sampling_params import SamplingOptions
 from miles_core.engine.embedded.slots import PrefixMatch, SlotTable
@@ -43,7 +43,7 @@ def crowd(count: int, seed: int = 0) -> list[GenerateSpec]:
     ]
 
 
-def assert_same_bits(first: Finished, second: Finished) -> None:
+def assert_same_bits(first: Generated, second: Generated) -> None:
     np.testing.assert_array_equal(first.output_ids, second.output_ids)
     np.testing.assert_array_equal(first.logprobs.view(np.int32), second.logprobs.view(np.int32))
     assert first.finish_reason == second.finish_reason
@@ -57,7 +57,7 @@ def assert_same_bits(first: Finished, second: Finished) -> None:
 def run(make_engine: Any) -> Any:
     """``await run(model, *batches)``: the batches one after the other on one deterministic engine."""
 
-    async def generate(model: Any, *batches: list[GenerateSpec], **options: Any) -> list[list[Finished]]:
+    async def generate(model: Any, *batches: list[GenerateSpec], **options: Any) -> list[list[Generated]]:
         engine = make_engine(model, **{"deterministic": True, **options})
         engine.start()
         try:
@@ -72,7 +72,7 @@ def run(make_engine: Any) -> Any:
 def alone(run: Any) -> Any:
     """``await alone(model, spec)``: the request on an engine of its own."""
 
-    async def generate(model: Any, request: GenerateSpec, **options: Any) -> Finished:
+    async def generate(model: Any, request: GenerateSpec, **options: Any) -> Generated:
         [[finished]] = await run(model, [request], **options)
         return finished
 

@@ -8,7 +8,7 @@ import anyio
 import numpy as np
 import pytest
 
-from miles_core.engine.embedded.request import Finished, GenerateSpec
+from miles_core.engine.embedded.request import Generated, GenerateSpec
 from miles_core.engine.embedded.sampling_params import SamplingOptions
 from miles_core.errors import EngineError, EngineRequestError
 
@@ -37,7 +37,7 @@ def specs(count: int, **options: Any) -> list[GenerateSpec]:
 def run(make_engine: Any) -> Any:
     """``await run(model, *batches)``: the batches one after the other on one engine."""
 
-    async def generate(model: Any, *batches: list[GenerateSpec], **settings: Any) -> list[list[Finished]]:
+    async def generate(model: Any, *batches: list[GenerateSpec], **settings: Any) -> list[list[Generated]]:
         engine = make_engine(model, **settings)
         engine.start()
         try:
@@ -48,7 +48,7 @@ def run(make_engine: Any) -> Any:
     return generate
 
 
-def check(finished: Finished, model: Any, reference: Any) -> None:
+def check(finished: Generated, model: Any, reference: Any) -> None:
     """Logprobs and routing equal those of one plain forward pass over prompt and output."""
     ids = [*finished.spec.prompt.tolist(), *finished.output_ids.tolist()]
     plain = reference(model, ids, finished.spec.sampling.temperature or 1.0)
@@ -98,7 +98,7 @@ async def test_requests_join_while_others_run(make_engine: Any, gate: Any, moe: 
     engine = make_engine(moe)
     steps = gate(engine)
     engine.start()
-    results: list[Finished] = []
+    results: list[Generated] = []
 
     async def one(request: GenerateSpec) -> None:
         results.extend(await engine.generate([request]))
@@ -161,8 +161,8 @@ async def test_many_more_requests_than_slots_all_end_right(run: Any, moe: Any, r
 
 
 async def test_a_full_context_ends_the_request(run: Any, moe: Any) -> None:
-    [[finished]] = await run(moe, [spec([3] * 20, max_new_tokens=500)], context_length=30)
-    assert finished.finish_reason == {"type": "length", "length": 10}
+    [[finished]] = await run(moe, [spec([3] * 20, max_new_tokens=None)], context_length=30)
+    assert finished.finish_reason == {"type": "length", "length": 8}
 
 
 async def test_stop_tokens_and_eos_end_with_the_token_kept(run: Any, moe: Any) -> None:
@@ -174,13 +174,18 @@ async def test_stop_tokens_and_eos_end_with_the_token_kept(run: Any, moe: Any) -
     assert stopped.output_ids.tolist() == free.output_ids[:3].tolist()
 
 
-async def test_a_stop_token_at_the_length_limit_reports_length(run: Any, moe: Any) -> None:
-    """SGLang looks at the limit first."""
+async def test_a_stop_token_at_the_length_limit_reports_stop(run: Any, moe: Any) -> None:
     everything = tuple(range(2, 39))
     [[one]] = await run(moe, [spec([3, 4], max_new_tokens=1, ignore_eos=False, stop_token_ids=everything)])
-    [[two]] = await run(moe, [spec([3, 4], max_new_tokens=2, ignore_eos=False, stop_token_ids=everything)])
-    assert one.finish_reason == {"type": "length", "length": 1}
-    assert two.finish_reason["type"] == "stop"
+    assert one.finish_reason == {"type": "stop", "matched": one.output_ids[0]}
+
+
+async def test_a_request_for_no_token_is_prefilled_and_routed(run: Any, moe: Any, reference: Any) -> None:
+    [[none, one]] = await run(moe, [spec([3, 4, 5], max_new_tokens=0), spec([3, 4, 5], "r1", max_new_tokens=1)])
+    assert none.finish_reason == {"type": "length", "length": 0}
+    assert none.spans == (("0", 0, 0),)
+    np.testing.assert_array_equal(none.routing, reference(moe, [3, 4, 5]).routing[:-1])
+    assert len(one.output_ids) == 1
 
 
 async def test_the_models_own_eos_ends_a_request_unless_ignored(run: Any, moe: Any) -> None:

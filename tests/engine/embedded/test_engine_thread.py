@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from miles_core.engine.embedded.request import Finished, GenerateSpec
+from miles_core.engine.embedded.request import Generated, GenerateSpec
 from miles_core.engine.embedded.sampling_params import SamplingOptions
 from miles_core.engine.embedded.unavailable import EngineUnavailable
 from miles_core.errors import EngineError
@@ -35,7 +35,7 @@ class Bench:
 
     def __init__(self, engine: Any, steps: Any, tasks: Any) -> None:
         self.engine, self.steps, self._tasks = engine, steps, tasks
-        self.outcomes: dict[str, Finished | EngineError] = {}
+        self.outcomes: dict[str, Generated | EngineError] = {}
         self._ended: dict[str, anyio.Event] = {}
 
     def ask(self, rid: str, **options: Any) -> None:
@@ -88,7 +88,7 @@ def bench(make_engine: Any, gate: Any) -> Any:
     return opened
 
 
-async def undisturbed(bench: Any, model: Any) -> Finished:
+async def undisturbed(bench: Any, model: Any) -> Generated:
     async with bench(model) as alone:
         alone.ask("r")
     return alone.outcomes["r"]
@@ -209,13 +209,14 @@ async def test_abort_of_a_running_request_returns_its_tokens_and_spares_the_othe
     assert at.outcomes["other"].output_ids.tolist() == plain.output_ids.tolist()
 
 
-async def test_abort_of_a_waiting_request_has_no_tokens_and_no_version(bench: Any, moe: Any) -> None:
+async def test_abort_of_a_waiting_request_says_that_it_did_not_run(bench: Any, moe: Any) -> None:
     async with bench(moe, max_running_requests=1) as at:
         await at.ask_and_generate("r", 1)
         at.ask("waiting")
         await anyio.wait_all_tasks_blocked()
         at.engine.abort("waiting")
-    assert at.outcomes["waiting"].version is None
+    assert not at.outcomes["waiting"].ran
+    assert at.outcomes["waiting"].spans == (("0", 0, 0),)
     assert len(at.outcomes["waiting"].output_ids) == 0
     assert at.outcomes["r"].finish_reason["type"] == "length"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -18,6 +19,7 @@ from miles_core.kinds.base import PluginContext
 from miles_core.weights.layout import build_layout, view
 from miles_core.weights.publish import Publisher
 from miles_core.weights.receive import WeightReceiver
+from miles_core.weights.receiver_updates import ReceiverUpdates
 from miles_core.weights.routes import routes
 from miles_core.weights.source import WeightSource
 from miles_plugins.bridges.qwen3_moe import Qwen3Moe
@@ -63,7 +65,8 @@ class Site:
 
     def __init__(self, engine: Any, url: str, http: aiohttp.ClientSession, trainer: Trainer) -> None:
         self.engine, self.url, self._http, self.trainer = engine, url, http, trainer
-        self.publisher = Publisher([url], trainer, http, bucket_bytes=8000, timeout=20.0, pause_mode="in_place")
+        options: Any = {"bucket_bytes": 8000, "timeout": 20.0, "pause_mode": "in_place", "updates": ReceiverUpdates()}
+        self.publisher = Publisher(SimpleNamespace(urls=(url,)), trainer, http, **options)
 
     async def post(self, path: str, body: Any = None) -> tuple[int, Any]:
         async with self._http.post(self.url + path, json={} if body is None else body) as response:

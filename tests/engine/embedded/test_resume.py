@@ -127,7 +127,7 @@ async def test_a_turn_aborted_in_the_queue_starts_over(open_session: Any, gate: 
             tasks.start_soon(generate)
             while engine.load()["num_requests"] < 2:
                 await anyio.lowlevel.checkpoint()
-            engine.abort("x-1")
+            engine.abort("x-1.")
             steps.open()
         [stopped] = [turn for turn in turns if turn.generation.finish_reason.type == "abort"]
         assert len(stopped.generation.output_ids) == 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from miles_core.engine.embedded.routing import RoutingRecorder
 from miles_core.engine.embedded.runner import ModelRunner
 from miles_core.engine.embedded.slots import PrefixMatch, SlotTable
-from miles_core.errors import EngineError, RoutingError
+from miles_core.errors import RoutingError
 from miles_core.types import RoutingSpec
 
 NOTHING = PrefixMatch(-1, 0)
@@ -60,23 +60,6 @@ def test_logits_survive_the_growth_of_the_cache(dense: Any, reference: Any) -> N
         runner.forward(np.array([other]), np.array([0]), np.array([1]))
         logits = runner.forward(slot, np.array([20]), np.array([40]))
     torch.testing.assert_close(logits[0], reference(dense, ids.tolist()).logits[-1], atol=1e-5, rtol=1e-5)
-
-
-def test_a_model_with_a_sliding_window_is_refused(dense: Any) -> None:
-    changes = {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 0, "layer_types": None}
-    model = type(dense)(type(dense.config)(**{**dense.config.to_dict(), **changes}))
-    with pytest.raises(EngineError, match="full attention only"):
-        runner_of(model)
-
-
-def test_a_model_without_sdpa_is_refused(dense: Any) -> None:
-    model = type(dense)(dense.config)
-    model.set_attn_implementation("eager")
-    try:
-        with pytest.raises(EngineError, match="sdpa"):
-            runner_of(model)
-    finally:
-        model.set_attn_implementation("sdpa")
 
 
 def test_replay_points_that_do_not_fit_the_routing_spec_are_refused(routing_spec: RoutingSpec) -> None:

@@ -19,9 +19,9 @@ def test_defaults_are_sglangs() -> None:
 
 
 def test_what_our_own_client_sends_is_understood() -> None:
-    wire = SamplingParams(temperature=0.7, max_new_tokens=3, stop_token_ids=(4,), sampling_seed=2**64 - 1).to_wire()
+    wire = SamplingParams(temperature=0.7, max_new_tokens=3, stop_token_ids=(4,), sampling_seed=2**63 - 1).to_wire()
     options = parse_sampling(wire)
-    assert options.sampling_seed == 2**64 - 1
+    assert options.sampling_seed == 2**63 - 1
     assert options.stop_token_ids == (4,)
 
 
@@ -40,7 +40,8 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("n", 2), ("regex", "a+"), ("frequency_penalty", 0.5), ("logit_bias", {"3": 1}), ("ebnf", "x")]
+    ("key", "value"),
+    [("beam_width", 2), ("regex", "a+"), ("frequency_penalty", 0.5), ("logit_bias", {"3": 1}), ("ebnf", "x")],
 )
 def test_a_known_but_unsupported_key_says_so(key: str, value: Any) -> None:
     with pytest.raises(EngineRequestError, match=f"does not support {key}"):
@@ -60,20 +61,27 @@ def test_a_known_but_unsupported_key_says_so(key: str, value: Any) -> None:
         ("top_k", 0),
         ("top_k", 1.5),
         ("min_p", -1),
-        ("max_new_tokens", 0),
+        ("max_new_tokens", -1),
+        ("n", 0),
         ("max_new_tokens", 1.0),
         ("min_new_tokens", -1),
         ("stop", [""]),
         ("stop", 3),
-        ("stop_token_ids", [-1]),
+        ("stop", ["a"] * 33),
+        ("stop_token_ids", [1.0]),
         ("stop_token_ids", 5),
         ("ignore_eos", 1),
         ("sampling_seed", "x"),
+        ("sampling_seed", 2**63),
     ],
 )
 def test_a_bad_value_is_refused_with_its_key_and_value(key: str, value: Any) -> None:
     with pytest.raises(EngineRequestError, match=f"{key} must be.*got"):
         parse_sampling({key: value})
+
+
+def test_null_as_the_bound_on_new_tokens_means_none() -> None:
+    assert parse_sampling({"max_new_tokens": None, "min_new_tokens": 500}).max_new_tokens is None
 
 
 def test_min_new_tokens_above_the_maximum_is_refused() -> None:

@@ -178,12 +178,56 @@ async def test_pause_abort_and_continue_over_http(
         assert len(running["output_ids"]) == running["meta_info"]["completion_tokens"] == 2
         status, queued = replies["queued"]
         assert (status, queued["output_ids"]) == (200, [])
-        assert set(queued["meta_info"]) == {"id", "finish_reason", "prompt_tokens", "completion_tokens"}
+        assert set(queued["meta_info"]) == {
+            "id",
+            "finish_reason",
+            "completion_tokens",
+            "weight_version",
+            "weight_versions",
+        }
         assert (await post(http, f"{url}/continue_generation", {}))[0] == 200
         assert (await post(http, f"{url}/flush_cache", {}))[0] == 200
         assert (await post(http, f"{url}/pause_generation", {"mode": "later"}))[0] == 400
-        assert (await post(http, f"{url}/abort_request", {}))[0] == 400
+        assert (await post(http, f"{url}/abort_request", {}))[0] == 200
+        assert (await post(http, f"{url}/abort_request", None))[0] == 400
         assert (await post(http, f"{url}/abort_request", {"rid": "unknown"}))[0] == 200
+
+
+async def test_a_client_that_leaves_a_stream_aborts_it(make_engine: Any, served: Any, gate: Any, moe: Any) -> None:
+    engine = make_engine(moe)
+    steps = gate(engine)
+    async with served(engine) as (url, http):
+        body = {"input_ids": [3, 4], "stream": True, "sampling_params": {**GREEDY, "max_new_tokens": 100}}
+        # one for the prompt and one for the next token
+        steps.permit(2)
+        async with http.post(f"{url}/generate", json=body) as reply:
+            event = json.loads((await reply.content.readline()).removeprefix(b"data: "))
+            assert len(event["output_ids"]) == 2
+        with anyio.fail_after(20):
+            while not engine._thread._aborts:
+                await anyio.lowlevel.checkpoint()
+            steps.permit()
+            while engine.load()["num_requests"]:
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_an_engine_that_dies_ends_its_streams_with_an_error(
+    make_engine: Any, served: Any, gate: Any, own_moe: Any
+) -> None:
+    engine = make_engine(own_moe)
+    steps = gate(engine)
+    async with served(engine) as (url, http):
+        body = {"input_ids": [3, 4], "stream": True, "sampling_params": {**GREEDY, "max_new_tokens": 100}}
+        # one for the prompt and one for the next token
+        steps.permit(2)
+        async with http.post(f"{url}/generate", json=body) as reply:
+            await reply.content.readline()
+            with torch.no_grad():
+                own_moe.lm_head.weight.fill_(float("nan"))
+            steps.open()
+            lines = [line async for line in reply.content if line.strip()]
+    assert "not finite" in json.loads(lines[-2].removeprefix(b"data: "))["error"]["message"]
+    assert lines[-1].strip() == b"data: [DONE]"
 
 
 async def test_health_and_information(make_engine: Any, served: Any, moe: Any) -> None:
