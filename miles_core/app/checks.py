@@ -29,6 +29,9 @@ def check_run(wiring: Wiring) -> list[dict[str, Any]]:
     for server in wiring.config.engine.servers:  # [[engine.groups]] have options of their own
         options = wiring.hub.configure("engines", server)
         _check_context(wiring, getattr(options, "context_length", None))
+        engine = wiring.build("engines", server)
+        if hasattr(engine, "check"):
+            engine.check()
     _check_transport(wiring)
     _check_data(wiring, wiring.config.data, "data")
     if wiring.config.eval is not None:

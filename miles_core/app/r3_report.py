@@ -126,9 +126,15 @@ def replay_figures(
 
 
 def _newest(run_dir: Path) -> int:
-    """The last dumped step; 1 where there is none, whose absence is then explained."""
+    """The last dumped step."""
     found = [path.name.removeprefix("step-") for path in dump_folder(run_dir, 0).parent.glob("step-*")]
-    return max((int(number) for number in found if number.isdigit()), default=1)
+    steps = [int(number) for number in found if number.isdigit()]
+    if not steps:
+        raise ConfigError(
+            f"the run {run_dir} has no dumps",
+            remedy="Train with --dump N, where N is the step as metrics.jsonl counts it.",
+        )
+    return max(steps)
 
 
 def _backend(wiring: Wiring, model: Path, dtype: str) -> TrainBackend:

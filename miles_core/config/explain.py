@@ -42,7 +42,8 @@ def _expected(detail: ErrorDetails, key: str) -> str:
         return f"expected an array; got {_short(came)}{hint}"
     message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "expected", 1)
     message = message.replace("a valid string", "text", 1).replace("a valid ", "", 1)
-    return f"{message}; got {_short(came)}"
+    # a rule about a whole table says itself what does not fit
+    return message if isinstance(came, dict) else f"{message}; got {_short(came)}"
 
 
 def _table_at(model: type[BaseModel], parents: list[int | str]) -> type[BaseModel] | None:

@@ -39,7 +39,8 @@ class Engine(Protocol):
     ``[weights] use = "auto"`` stands for.
 
     A ``Config`` that has ``context_length`` (tokens of prompt and output, ``None`` for the model's own) is held against
-    ``rollout.max_context_tokens`` before a run starts, less the six tokens that SGLang keeps back.
+    ``rollout.max_context_tokens`` before a run starts, less the six tokens that SGLang keeps back. A method
+    ``check()``, where there is one, is called then too: it raises what can be known before a server starts.
     """
 
     weight_updates: WeightUpdates

@@ -101,7 +101,11 @@ def test_the_integer_that_a_command_returns_is_the_exit_code(run, result, code):
     [
         (
             ("plgins",),
-            ("'plgins'", "train, eval, report, data, serve, plugins, debug, doctor, config", "Did you mean 'plugins'?"),
+            (
+                "'plgins'",
+                "train, eval, report, data, serve, plugins, r3, debug, doctor, config",
+                "Did you mean 'plugins'?",
+            ),
         ),
         (("plugins", "lst"), ("'lst'", "Did you mean 'list'?")),
         (("plugins", "list", "--jsno"), ("--jsno", "--json", "--help")),

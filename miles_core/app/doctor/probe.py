@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MARK = "miles-probe:"
-TIMEOUT = 30.0
+TIMEOUT = 120.0
+"""A cold disk or a busy machine makes a large package slow, not broken."""
 _PROGRAM = f"""
 import importlib, json, sys
 module, code = sys.argv[1:]

@@ -15,6 +15,7 @@ from miles_core.engine.sglang.gpus import share
 from miles_core.engine.sglang.interpreter import find_interpreter
 from miles_core.engine.sglang.models import check_model
 from miles_core.engine.sglang.options import Options
+from miles_core.engine.sglang.version import check_version
 from miles_core.errors import ConfigError
 from miles_core.kinds.engines import EngineCommand, WeightUpdates
 
@@ -47,6 +48,15 @@ class SGLang:
         """Keep the options of one server, and the seed of the run."""
         self._options = config
         self._seed = context.seed
+
+    def check(self) -> None:
+        """Find the SGLang that would be started.
+
+        Raises:
+            EngineError: if there is none, or an old one.
+        """
+        if not self._options.urls:
+            check_version(find_interpreter(self._options).path)
 
     def command(self, model_path: str, *, index: int, config_path: str) -> EngineCommand:
         """The command that serves ``model_path`` as engine number ``index`` of the run of a config file.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from contextlib import suppress
@@ -18,14 +19,20 @@ if TYPE_CHECKING:
 
 KEPT_LINES = 2000
 LAST_WORDS_SECONDS = 5.0
-_GUARD = 'trap "" INT TERM HUP; read -r _; kill -s KILL 0'
+# SGLang leaves its sockets and the shared memory that is named after them, however it ends.
+_GUARD = """trap "" INT TERM HUP
+read -r _
+for file in "$1"/*; do rm -f "/dev/shm/sglang_loads_${file##*/}_"*.shm; done
+rm -rf "$1"
+kill -s KILL 0"""
 
 
 class Server:
     """A running server; its log goes to our standard output.
 
-    It shares a process group with this process and with a guard. The guard ends the group when this process is gone,
-    however it went. SGLang's own children die with their parent only once they have started, which takes them seconds.
+    It shares a process group with this process and with a guard. When this process is gone, however it went, the guard
+    removes the server's temporary files and ends the group. SGLang's own children die with their parent only once they
+    have started, which takes them seconds.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -34,10 +41,15 @@ class Server:
         Raises:
             EngineError: if there is no such program.
         """
-        self._guard = _guard_group()
+        scratch = tempfile.mkdtemp(prefix="miles-sglang-")
+        self._guard = _guard_group(scratch)
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "TMPDIR": scratch},
             )
         except OSError as error:
             raise EngineError(f"cannot start {command[0]}: {error.strerror}") from None
@@ -71,8 +83,8 @@ class Server:
             self.phase = phase_of(line) or self.phase
 
 
-def _guard_group() -> subprocess.Popen[bytes]:
-    """Start what ends our process group, itself included, when we are gone.
+def _guard_group(scratch: str) -> subprocess.Popen[bytes]:
+    """Start what removes ``scratch`` and ends our process group, itself included, when we are gone.
 
     It holds our standard input too, so who waits for that to be closed waits for the end of the group.
     """
@@ -80,7 +92,7 @@ def _guard_group() -> subprocess.Popen[bytes]:
         os.setpgid(0, 0)
     reading, _ = os.pipe()  # the system closes the writing end when we are gone
     lifeline = os.dup(0)
-    guard = subprocess.Popen(["/bin/sh", "-c", _GUARD], stdin=reading, pass_fds=(lifeline,))
+    guard = subprocess.Popen(["/bin/sh", "-c", _GUARD, "guard", scratch], stdin=reading, pass_fds=(lifeline,))
     os.close(lifeline)
     os.close(reading)
     return guard

@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 CHILD = "import time; time.sleep(600)"
 SCHEDULER_DIED = """\
@@ -34,6 +36,11 @@ def main(argv):
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     child = subprocess.Popen([sys.executable, "-c", CHILD])
     print(f"[2026-01-01 00:00:00] server_args={{}} child={child.pid} own={os.getpid()}", flush=True)
+    descriptor, socket = tempfile.mkstemp()
+    os.close(descriptor)
+    shared = Path(f"/dev/shm/sglang_loads_{Path(socket).name}_0a1b2c3d.shm")
+    shared.touch()
+    print(f"socket={socket} shared={shared}", flush=True)
     print("[2026-01-01 00:00:01] Load weight begin. avail mem=1.00 GB", flush=True)
     if options.get("--behave") == "die":
         print(SCHEDULER_DIED, flush=True)

@@ -53,17 +53,30 @@ async def test_a_server_is_ready_when_it_answers_and_each_phase_was_said_once(la
     assert len(set(said)) == len(said)
 
 
+def files_of(log: Path) -> list[Path]:
+    """A socket of the stand-in, and the shared memory that SGLang would name after it."""
+    found = re.search(r"socket=(\S+) shared=(\S+)", log.read_text())
+    assert found is not None
+    files = [Path(name) for name in found.groups()]
+    assert all(file.exists() for file in files)
+    return files
+
+
 async def test_nothing_of_a_server_stays_when_the_run_ends(launched: Callable[..., Any]) -> None:
     async with launched() as server:
-        processes = processes_of(server.log)
+        processes, files = processes_of(server.log), files_of(server.log)
     assert_gone(processes)
+    assert not any(file.exists() for file in files)
+    assert not files[0].parent.exists()
 
 
 async def test_nothing_of_a_server_stays_when_the_launcher_is_killed(launched: Callable[..., Any]) -> None:
     async with launched() as server:
-        processes = processes_of(server.log)
+        processes, files = processes_of(server.log), files_of(server.log)
         os.kill(server.process.pid, signal.SIGKILL)
         assert_gone(processes)
+        assert not any(file.exists() for file in files)
+        assert not files[0].parent.exists()
 
 
 async def test_a_start_that_is_given_up_is_ended_with_all_its_processes(

@@ -53,6 +53,23 @@ def server_words(made: EngineCommand) -> tuple[str, ...]:
     return made.argv[made.argv.index("--") + 1 :]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "there is no SGLang"),
+        ({"python": "/nonexistent/python"}, "'/nonexistent/python' is no program"),
+        ({"python": sys.executable}, "has no SGLang"),
+    ],
+)
+def test_a_run_without_sglang_is_refused_before_anything_starts(options: dict[str, str], message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        SGLang(SGLang.Config.model_validate(options), PluginContext()).check()
+
+
+def test_servers_that_run_already_need_no_sglang_here() -> None:
+    SGLang(SGLang.Config(urls=("http://127.0.0.1:9",)), PluginContext()).check()
+
+
 def test_a_server_starts_in_the_interpreter_that_is_named(command: Any) -> None:
     made = command(f"python = {json.dumps(sys.executable)}\ntp_size = 2\n", index=0)
     assert made.argv[:3] == (sys.executable, "-m", "miles_core.engine.sglang.launch")
