@@ -252,6 +252,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+STARTED: pytest.StashKey[list[Engines]] = pytest.StashKey()
+
+
 class Engines:
     """The processes of the session, each started when it is first needed, together with others that will be."""
 
@@ -320,8 +323,16 @@ def engines(checkpoints: Path, request: pytest.FixtureRequest) -> Iterator[Engin
             wanted.add((parameters.get("engine", "sglang"), parameters["model"]))
     with anyio.from_thread.start_blocking_portal() as portal:
         engines = Engines(checkpoints, wanted, portal)
+        request.session.stash[STARTED] = [engines]
         yield engines
         engines.close()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The processes end with the last test that needs them: the other tests want their memory and cores."""
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        for engines in item.session.stash.get(STARTED, []):
+            engines.close()
 
 
 @pytest.fixture(scope="session")

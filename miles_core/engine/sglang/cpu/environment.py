@@ -33,6 +33,8 @@ SERVER_ARGUMENTS = (
     "--attention-backend=torch_native",
     # The warm-up is a request of its own: seconds, and it guards against nothing here.
     "--skip-server-warmup",
+    # An idle scheduler looks for work in a loop without rest: a whole core, which the trainer and other servers need.
+    "--sleep-on-idle",
     # By default a share of the machine's memory is taken for cached tokens, and every page of it written.
     "--max-total-tokens=16384",
     "--max-running-requests=32",
