@@ -328,6 +328,7 @@ def engines(checkpoints: Path, request: pytest.FixtureRequest) -> Iterator[Engin
         engines.close()
 
 
+@pytest.hookimpl(trylast=True)  # after the test's own fixtures, which still ask the engines
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """The processes end with the last test that needs them: the other tests want their memory and cores."""
     if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
