@@ -32,11 +32,23 @@ def test_an_address_of_another_machine_is_refused() -> None:
 
 
 def test_servers_take_their_gpus_one_after_the_other() -> None:
-    assert share(0, 2, None) == "0,1"
-    assert share(2, 1, None) == "2"
-    assert share(2, 2, ["4", "5", "6", "7"]) == "6,7"
+    pool = ["4", "5", "6", "7"]
+    assert share(2, None, []) == "0,1"
+    assert share(1, None, [(2, None)]) == "2"
+    assert share(2, pool, [(2, pool)]) == "6,7"
+
+
+def test_servers_of_another_pool_take_nothing_from_this_one() -> None:
+    assert share(2, ["4", "5"], [(2, ["0", "1"])]) == "4,5"
+
+
+@pytest.mark.parametrize("other", [["5", "6"], None])
+def test_pools_that_overlap_are_refused(other: list[str] | None) -> None:
+    with pytest.raises(ConfigError, match="pools that overlap"):
+        share(1, ["4", "5"], [(1, other)])
 
 
 def test_too_few_gpus_are_said_with_both_numbers() -> None:
+    pool = ["4", "5", "6"]
     with pytest.raises(ConfigError, match=r"need 4 GPUs.*there are 3: 4, 5, 6"):
-        share(2, 2, ["4", "5", "6"])
+        share(2, pool, [(2, pool)])
