@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from miles_core.api import NameMapping
-from miles_plugins.bridges.hf_config import config_int, num_layers, routing_of
+from miles_plugins.bridges.hf_config import routing_of_every_layer
 from miles_plugins.bridges.hugging_face import EMBEDDINGS
 from miles_plugins.bridges.moe import MoeBridge
 from miles_plugins.bridges.router_weights import chosen_softmax_weights
@@ -31,8 +31,7 @@ class GptOss(MoeBridge):
         Raises:
             ConfigError: if the config lacks or contradicts its layer or expert counts.
         """
-        experts = config_int(hf_config, "num_local_experts", "num_experts", at_least=1)
-        return routing_of(hf_config, range(num_layers(hf_config)), experts)
+        return routing_of_every_layer(hf_config)
 
     def weights(self, router: Any) -> Weights:
         """As ``GptOssTopKRouter``."""

@@ -87,3 +87,13 @@ def num_layers(hf_config: Mapping[str, Any]) -> int:
         ConfigError: if it is not there as an integer.
     """
     return config_int(hf_config, "num_hidden_layers", at_least=1)
+
+
+def routing_of_every_layer(hf_config: Mapping[str, Any]) -> RoutingSpec | None:
+    """The routing shape of a model whose layers are all MoE.
+
+    Raises:
+        ConfigError: if the config lacks or contradicts its layer or expert counts.
+    """
+    experts = config_int(hf_config, "num_local_experts", "num_experts", at_least=1)
+    return routing_of(hf_config, range(num_layers(hf_config)), experts)
