@@ -252,7 +252,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-STARTED: pytest.StashKey[list[Engines]] = pytest.StashKey()
+STARTED: pytest.StashKey[Engines] = pytest.StashKey()
+"""Those of this folder's tests; other folders may use the fixtures."""
 
 
 class Engines:
@@ -298,6 +299,10 @@ class Engines:
         return command
 
 
+def _is_ours(item: pytest.Item) -> bool:
+    return Path(__file__).parent in item.path.parents
+
+
 def _require_sglang() -> None:
     if cpu_environment() is not None:
         return
@@ -310,7 +315,7 @@ def _require_sglang() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The first test of an engine waits for its start."""
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if _is_ours(item):
             item.add_marker(pytest.mark.timeout(START_SECONDS + 60))
 
 
@@ -323,17 +328,18 @@ def engines(checkpoints: Path, request: pytest.FixtureRequest) -> Iterator[Engin
             wanted.add((parameters.get("engine", "sglang"), parameters["model"]))
     with anyio.from_thread.start_blocking_portal() as portal:
         engines = Engines(checkpoints, wanted, portal)
-        request.session.stash[STARTED] = [engines]
+        request.session.stash.setdefault(STARTED, engines)
         yield engines
         engines.close()
 
 
 @pytest.hookimpl(trylast=True)  # after the test's own fixtures, which still ask the engines
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+def pytest_runtest_teardown(item: pytest.Item) -> None:
     """The processes end with the last test that needs them: the other tests want their memory and cores."""
-    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
-        for engines in item.session.stash.get(STARTED, []):
-            engines.close()
+    # The last of all: parameters of session scope sort other folders' tests in between.
+    last = next(each for each in reversed(item.session.items) if _is_ours(each))
+    if item is last and (engines := item.session.stash.get(STARTED, None)):
+        engines.close()
 
 
 @pytest.fixture(scope="session")
