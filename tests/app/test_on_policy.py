@@ -64,7 +64,7 @@ def checked(quickstart: Callable[..., LoadedConfig], serving: Any, tmp_path: Pat
     torch.set_num_threads(1)
 
     async def check(*overrides: str, deterministic: bool) -> tuple[dict[str, float], list[str]]:
-        wiring = wire(quickstart("rollout.max_context_tokens=20", *overrides), tmp_path)
+        wiring = wire(quickstart("rollout.max_context_tokens=100", *overrides), tmp_path)
         facts = wiring.model
         model = facts.bridge.build(str(facts.path), dtype="float32", init="random", seed=0)
         engine = EmbeddedEngine(
@@ -94,13 +94,13 @@ async def test_a_deterministic_engine_and_trainer_are_bit_equal_in_each_case(che
         "run.true_on_policy=require", "train.deterministic=true", "sampling.temperature=0.9", deterministic=True
     )
     assert metrics == {f"on_policy/engine-0/{case}_abs_diff_max": 0 for case in ("batch_1", "batch_8", "admission")}
-    assert "engine-0: batch of 1 bit-equal (15 tokens); batch of 8 bit-equal (120 tokens)" in said[0]
+    assert "engine-0: batch of 1 bit-equal (32 tokens); batch of 8 bit-equal (256 tokens)" in said[0]
 
 
 async def test_another_engine_is_reported_by_how_much(checked: Any) -> None:
     metrics, said = await checked("run.true_on_policy=report", deterministic=False)
     assert 0 < metrics["on_policy/engine-0/batch_8_abs_diff_max"] < 1e-3
-    assert "of 120 tokens differ)" in said[0]
+    assert "of 256 tokens differ)" in said[0]
 
 
 async def test_required_equality_ends_with_the_largest_difference_and_what_to_set(checked: Any) -> None:
