@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from miles_core.app.child import child_process
 from miles_core.app.http_server import bind, run_server
 from miles_core.app.wiring import plugin_context, read_model
-from miles_core.config.schema import EngineTable, WeightsTable
+from miles_core.config.schema import EngineTable, PluginsTable, WeightsTable
 from miles_core.engine.embedded.plugin import Embedded
 from miles_core.errors import ConfigError, EngineError, RouterError
 from miles_core.kinds.base import PluginContext
 from miles_core.plugins.hub import Hub
+from miles_core.plugins.policy import PluginPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ class EngineSetup:
     engine: EngineTable = field(default_factory=EngineTable)
     weights: WeightsTable = field(default_factory=WeightsTable)
     bridge: str | None = None
-    block: tuple[str, ...] = ()
+    plugins: PluginsTable = field(default_factory=PluginsTable)
     index: int = 0
     context: PluginContext = field(default_factory=PluginContext)
 
@@ -47,7 +48,7 @@ class EngineSetup:
             _server_table(config.engine, index),
             config.weights,
             config.model.bridge,
-            config.plugins.block,
+            config.plugins,
             index,
             plugin_context(loaded, loaded.path.parent),
         )
@@ -61,7 +62,7 @@ def serve_engine(setup: EngineSetup) -> None:
         ConfigError: if the model directory is not one, or an option of the engine is wrong.
     """
     with child_process():
-        hub = Hub.discover(block=setup.block)
+        hub = Hub.discover(PluginPolicy.of(setup.plugins))
         options = hub.configure("engines", setup.engine)
         if not isinstance(options, Embedded.Config):
             raise ConfigError(
@@ -142,7 +143,7 @@ def serve_router(loaded: LoadedConfig, workers: Sequence[str]) -> None:
 
     with child_process():
         table = loaded.config.router
-        hub = Hub.discover(block=loaded.config.plugins.block)
+        hub = Hub.discover(PluginPolicy.of(loaded.config.plugins))
         context = plugin_context(loaded, loaded.path.parent)
         middlewares = [(entry.use, partial(_wrap, hub, entry, context)) for entry in table.middleware]
         bound = bind(table.host, table.port, RouterError, "router")

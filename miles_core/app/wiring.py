@@ -11,6 +11,7 @@ from miles_core.config.schema import PluginTable
 from miles_core.errors import ConfigError
 from miles_core.kinds.base import PluginContext
 from miles_core.plugins.hub import Hub
+from miles_core.plugins.policy import PluginPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,7 +96,7 @@ def wire(loaded: LoadedConfig, run_dir: Path) -> Wiring:
         ConfigError: if the model directory is not one, or its ``config.json`` is broken.
         PluginError: if a plugin is missing.
     """
-    hub = Hub.discover(block=loaded.config.plugins.block)
+    hub = Hub.discover(PluginPolicy.of(loaded.config.plugins))
     model = read_model(hub, loaded.resolve(loaded.config.model.path), loaded.config.model.bridge)
     return Wiring(_with_transport(loaded, hub), hub, run_dir, model)
 

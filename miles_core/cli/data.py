@@ -54,10 +54,11 @@ def check(
     from miles_core.cli.data_text import describe
     from miles_core.config.load import load_config
     from miles_core.plugins.hub import Hub
+    from miles_core.plugins.policy import PluginPolicy
 
     loaded = None if config is None else load_config(config, overrides)
     if loaded is not None:
-        hub = Hub.discover(block=loaded.config.plugins.block)
+        hub = Hub.discover(PluginPolicy.of(loaded.config.plugins))
         context = data_check.check_context(hub, loaded.base_dir)
         targets = data_check.targets_of_config(loaded, files, use)
     elif files:

@@ -30,10 +30,15 @@ class PluginTable(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
+Adapter = Literal["slime"]
+ADAPTER = Field(None, description="the project whose signature the function at `use` has")
+
+
 class EnvironmentTable(PluginTable):
     """``[[environments]]``: a task's ``environment`` key picks by ``name``, otherwise the first serves."""
 
     name: str | None = Field(None, description="what a task's `environment` key refers to; default: `use`")
+    adapter: Adapter | None = ADAPTER
     timeout: float = Field(60.0, gt=0, description="seconds that one reset or step may take")
 
 
@@ -41,8 +46,16 @@ class RewardTable(PluginTable):
     """``[[rewards]]``: weighted sum; any ``None`` gives ``None``."""
 
     name: str | None = Field(None, description="the name in reward components; default: `use`")
+    adapter: Adapter | None = ADAPTER
     weight: float = Field(1.0, description="factor in the weighted sum")
     timeout: float = Field(60.0, gt=0, description="seconds that scoring one trajectory or group may take")
+
+
+class FilterTable(PluginTable):
+    """``[[filters]]``: applied in the order of the file; the first that drops an item gives the reason."""
+
+    adapter: Adapter | None = ADAPTER
+    timeout: float = Field(60.0, gt=0, description="seconds that judging one item may take")
 
 
 Named = TypeVar("Named", EnvironmentTable, RewardTable)
@@ -102,11 +115,21 @@ class DataTable(PluginTable):
     )
 
 
+class GenerateTable(PluginTable):
+    """``[rollout.generate]``: a function of yours in place of the turns between policy and environment."""
+
+    adapter: Adapter | None = ADAPTER
+
+
 class RolloutTable(Table):
     """``[rollout]``: how many trajectories a step has, and their budgets."""
 
     groups_per_step: int = Field(ge=1, description="tasks per step")
     group_size: int = Field(ge=1, description="trajectories per task")
+    generate: GenerateTable | None = Field(
+        None,
+        description="the function that generates an episode: module:attribute, or a table with use",
+    )
     max_turns: int = Field(1, ge=1, description="generations per trajectory")
     max_context_tokens: int = Field(ge=2, description="all tokens of a trajectory")
     max_response_tokens: int = Field(ge=1, description="generated tokens of a trajectory")
@@ -131,6 +154,11 @@ class RolloutTable(Table):
     )
     max_concurrency: int = Field(256, ge=1, description="trajectories in flight")
     episode_timeout: float = Field(600.0, gt=0, description="seconds that one trajectory may take")
+
+    @field_validator("generate", mode="before")
+    @classmethod
+    def _generate(cls, value: Any) -> Any:
+        return {"use": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _fits_together(self) -> RolloutTable:
@@ -164,10 +192,25 @@ class SamplingTable(Table):
     max_new_tokens: int = Field(128, ge=1, description="generated tokens per turn")
 
 
+class SessionTable(Table):
+    """``[session]``: how requests find the turns that they continue, and which turns become a sample."""
+
+    match: str = Field("exact", description="how messages are compared: exact, or module:attribute")
+    pick: str = Field("last", description="the turn whose conversation is trained: last, longest, or module:attribute")
+
+
+class CorrectionTable(PluginTable):
+    """``[correction]``: factors on token losses for what separates rollout from training."""
+
+    use: str = Field("none", min_length=1, description="none, tis, or module:attribute")
+
+
 class ObjectiveTable(Table):
     """``[objective]``: how token losses become a gradient."""
 
-    reduction: Literal["token_mean"] = Field("token_mean", description="over the whole step, dropped groups included")
+    reduction: str = Field(
+        "token_mean", description="token_mean: over the whole step, dropped groups included; or module:attribute"
+    )
     old_logprobs: Literal["proximal", "rollout"] = Field("proximal", description="denominator of the ratio")
     epochs: int = Field(1, ge=1, description="passes over a step")
     mini_batches: int = Field(1, ge=1, description="optimizer steps per pass")
@@ -299,6 +342,14 @@ class PluginsTable(Table):
     """``[plugins]``: which distributions may take part."""
 
     block: tuple[str, ...] = Field((), description="distributions whose plugins must not load")
+    require: tuple[str, ...] = Field((), description='distributions that must be there, such as "acme-envs>=1.2"')
+    prefer: tuple[str, ...] = Field(
+        (), description="distribution/name of plugins that win where several distributions offer the name"
+    )
+    autoload: bool = Field(True, description="false: of other distributions only those in `require` take part")
+    strict: bool = Field(False, description="whatever `miles plugins doctor` would report stops the run")
+    hook_timeout: float = Field(60.0, gt=0, description="seconds that one lifecycle hook of one plugin may take")
+    slow_call: float = Field(10.0, gt=0, description="seconds after which a call into a plugin is reported as slow")
 
 
 class Config(Table):
@@ -311,9 +362,11 @@ class Config(Table):
     sampling: SamplingTable = SamplingTable()
     environments: tuple[EnvironmentTable, ...] = Field(min_length=1)
     rewards: tuple[RewardTable, ...] = ()
-    filters: tuple[PluginTable, ...] = ()
+    filters: tuple[FilterTable, ...] = ()
     advantage: PluginTable = PluginTable(use="grpo")
     losses: tuple[LossTable, ...] = Field((LossTable(use="ppo_clip"),), min_length=1)
+    session: SessionTable = SessionTable()
+    correction: CorrectionTable = CorrectionTable()
     objective: ObjectiveTable = ObjectiveTable()
     engine: EngineTable = EngineTable()
     router: RouterTable = RouterTable()

@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 class Kind:
     """One kind of plugin; entry points of group ``miles.<plural>`` register it.
 
+    ``protocol`` documents the object and its methods' parameters; ``table`` is where a config names the plugin.
     ``members`` are the attributes that a plugin object must have. ``awaited`` says of methods whether they must be
     ``async def`` (``True``) or must not be (``False``); others may be either. ``choices`` are the values that a member
-    may have, where this version runs no other. ``adapt`` turns a plain function into a
-    factory, for kinds where a function is enough. ``wraps_app`` is set where the factory is called
+    may have, where this version runs no other; a member that is a tuple holds some of them. ``adapt`` turns a plain
+    function into a factory, for kinds where a function is enough. ``wraps_app`` is set where the factory is called
     ``cls(app, config, context)`` instead of ``cls(config, context)``.
     """
 
     plural: str
     singular: str
     summary: str
+    table: str
+    protocol: type
     members: tuple[str, ...]
     awaited: Mapping[str, bool] = field(default_factory=dict, hash=False)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)

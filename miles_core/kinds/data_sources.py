@@ -67,6 +67,8 @@ KIND = Kind(
     plural="data_sources",
     singular="data source",
     summary="yields the tasks to train on",
+    table="[data]",
+    protocol=DataSource,
     members=("take", "state", "restore", "metrics"),
     awaited={"take": False, "state": False, "restore": False, "metrics": False},
 )

@@ -70,6 +70,8 @@ KIND = Kind(
     plural="engines",
     singular="engine",
     summary="an inference server that speaks SGLang's HTTP API",
+    table="[engine]",
+    protocol=Engine,
     members=("weight_updates", "default_transport", "command"),
     choices={"weight_updates": ("miles", "sglang")},
 )

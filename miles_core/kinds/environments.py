@@ -70,5 +70,7 @@ KIND = Kind(
     plural="environments",
     singular="environment",
     summary="what the policy acts in, turn by turn",
+    table="[[environments]]",
+    protocol=Environment,
     members=("reset", "step", "close"),
 )

@@ -95,5 +95,7 @@ KIND = Kind(
     plural="model_bridges",
     singular="model bridge",
     summary="build, checkpoint names and replay points of one architecture",
+    table="[model] bridge",
+    protocol=ModelBridge,
     members=("mapping", "routing_spec", "build", "replay_points"),
 )

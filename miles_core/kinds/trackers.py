@@ -35,5 +35,7 @@ KIND = Kind(
     plural="trackers",
     singular="tracker",
     summary="records the metrics of every step",
+    table="[[trackers]]",
+    protocol=Tracker,
     members=("log", "close"),
 )

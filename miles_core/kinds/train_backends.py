@@ -111,5 +111,7 @@ KIND = Kind(
     plural="train_backends",
     singular="train backend",
     summary="model, gradients and optimizer on one kind of machinery",
+    table="[train]",
+    protocol=TrainBackend,
     members=("forward", "forward_backward", "optimizer_step", "parameters", "snapshot", "restore"),
 )

@@ -42,5 +42,7 @@ KIND = Kind(
     plural="weight_transports",
     singular="weight transport",
     summary="moves weights from the trainer into engines",
+    table="[weights]",
+    protocol=WeightTransport,
     members=("send", "release", "receive", "close"),
 )

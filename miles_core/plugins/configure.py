@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from miles_core.config.suggest import unknown_key
 from miles_core.errors import ConfigError, PluginError
+from miles_core.kinds import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -16,20 +17,6 @@ if TYPE_CHECKING:
 
 HOST_KEYS = frozenset({"use", "name", "weight", "adapter", "timeout"})
 """Keys of a plugin's table that belong to the host; no plugin may declare one."""
-
-_TABLES = {
-    "environments": "[[environments]]",
-    "reward_models": "[[rewards]]",
-    "filters": "[[filters]]",
-    "advantage_estimators": "[advantage]",
-    "losses": "[[losses]]",
-    "router_middlewares": "[[router.middleware]]",
-    "data_sources": "[data]",
-    "weight_transports": "[weights]",
-    "engines": "[engine]",
-    "train_backends": "[train]",
-    "trackers": "[[trackers]]",
-}
 
 
 def config_model(factory: Any, ref: PluginRef, host_keys: Collection[str] = HOST_KEYS) -> type[BaseModel] | None:
@@ -60,7 +47,7 @@ def make_config(model: type[BaseModel] | None, ref: PluginRef, options: Mapping[
         ConfigError: naming table, plugin and key; all errors together.
         PluginError: if the model itself fails.
     """
-    where = f'{_TABLES.get(ref.kind, ref.kind)} use = "{ref.name}"'
+    where = f'{KINDS[ref.kind].table} use = "{ref.name}"'
     if model is None:
         if options:
             raise ConfigError(

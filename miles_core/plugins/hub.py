@@ -10,11 +10,12 @@ from miles_core.plugins.configure import HOST_KEYS, config_model, make_config
 from miles_core.plugins.contract import check_object
 from miles_core.plugins.discovery import find_distributions
 from miles_core.plugins.loader import load_factory
+from miles_core.plugins.policy import PluginPolicy
 from miles_core.plugins.reference import PluginRef
 from miles_core.plugins.resolve import kind_named, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydantic import BaseModel
 
@@ -31,16 +32,16 @@ class Hub:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._factories: dict[PluginRef, Callable[..., Any]] = {}
+        self._factories: dict[tuple[PluginRef, str | None], Callable[..., Any]] = {}
 
     @classmethod
-    def discover(cls, block: Iterable[str] = (), path: Sequence[str] | None = None) -> Hub:
-        """Find all plugins on ``path`` (default: ``sys.path``) by metadata, except those of distributions in ``block``.
+    def discover(cls, policy: PluginPolicy | None = None, path: Sequence[str] | None = None) -> Hub:
+        """Find all plugins on ``path`` (default: ``sys.path``) by metadata, except those that ``policy`` leaves out.
 
         Raises:
-            PluginNotFound: if ``block`` names a distribution that offers no plugins.
+            PluginNotFound: if the policy names a distribution that offers no plugins.
         """
-        return cls(Catalog(find_distributions(path), block))
+        return cls(Catalog(find_distributions(path), (policy or PluginPolicy.of()).block))
 
     @property
     def blocked(self) -> tuple[PluginRef, ...]:
@@ -77,23 +78,25 @@ class Hub:
         """
         return resolve(kind, ref, self.refs(computed=True), self.blocked, self._catalog.failures)
 
-    def load(self, ref: PluginRef) -> Callable[..., Any]:
+    def load(self, ref: PluginRef, adapter: str | None = None) -> Callable[..., Any]:
         """Import the plugin, check it and return its factory; the same one every time.
+
+        ``adapter`` names the project whose signature the function has.
 
         Raises:
             PluginError: naming kind, name, target, distribution, version and cause.
         """
-        if ref not in self._factories:
-            self._factories[ref] = load_factory(ref)
-        return self._factories[ref]
+        if (ref, adapter) not in self._factories:
+            self._factories[ref, adapter] = load_factory(ref, adapter)
+        return self._factories[ref, adapter]
 
-    def config_model(self, ref: PluginRef) -> type[BaseModel] | None:
+    def config_model(self, ref: PluginRef, adapter: str | None = None) -> type[BaseModel] | None:
         """The plugin's ``Config`` class, ``None`` if it takes no options.
 
         Raises:
             PluginError: if the plugin cannot be loaded, or its ``Config`` declares a key of the host.
         """
-        return config_model(self.load(ref), ref)
+        return config_model(self.load(ref, adapter), ref)
 
     def configure(
         self, kind: str, table: PluginTable | PluginRef | str, options: Mapping[str, Any] | None = None
@@ -109,7 +112,7 @@ class Hub:
             return make_config(self.config_model(ref), ref, options or {})
         ref = self.resolve(kind, table.use)
         host_keys = HOST_KEYS.union(type(table).model_fields)
-        model = config_model(self.load(ref), ref, host_keys)
+        model = config_model(self.load(ref, adapter_of(table)), ref, host_keys)
         return make_config(model, ref, table.options if options is None else options)
 
     def call(self, hook: str, **arguments: Any) -> None:
@@ -117,7 +120,15 @@ class Hub:
         self._catalog.run_modules()
         self._catalog.call(hook, **arguments)
 
-    def create(self, kind: str, ref: PluginRef | str, config: Any, context: PluginContext, app: Any = None) -> Any:
+    def create(
+        self,
+        kind: str,
+        ref: PluginRef | str,
+        config: Any,
+        context: PluginContext,
+        app: Any = None,
+        adapter: str | None = None,
+    ) -> Any:
         """Make the plugin's object: ``factory(config, context)``, middlewares ``factory(app, config, context)``.
 
         Raises:
@@ -125,7 +136,7 @@ class Hub:
                 gets a note that names the plugin.
         """
         ref = self.resolve(kind, ref) if isinstance(ref, str) else ref
-        factory = self.load(ref)
+        factory = self.load(ref, adapter)
         try:
             made = factory(app, config, context) if kind_named(kind).wraps_app else factory(config, context)
         except MilesError as error:
@@ -146,4 +157,10 @@ class Hub:
             PluginError: if the plugin cannot be found, loaded or made.
         """
         ref = self.resolve(kind, table.use)
-        return self.create(kind, ref, self.configure(kind, table), context, app)
+        return self.create(kind, ref, self.configure(kind, table), context, app, adapter_of(table))
+
+
+def adapter_of(table: PluginTable) -> str | None:
+    """The project whose signature the function of a table has, as its key ``adapter`` says."""
+    adapter: str | None = getattr(table, "adapter", None)
+    return adapter

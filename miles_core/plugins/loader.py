@@ -9,6 +9,7 @@ import traceback
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
+from miles_core.adapters import adapted
 from miles_core.errors import PluginError
 from miles_core.kinds import KINDS
 from miles_core.plugins.contract import check_class, check_function
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def load_factory(ref: PluginRef) -> Callable[..., Any]:
-    """Import the plugin and return what makes its objects.
+def load_factory(ref: PluginRef, adapter: str | None = None) -> Callable[..., Any]:
+    """Import the plugin and return what makes its objects; ``adapter`` names the project whose signature it has.
 
     Raises:
         PluginError: naming kind, name, target, distribution, version and cause.
@@ -34,14 +35,19 @@ def load_factory(ref: PluginRef) -> Callable[..., Any]:
             f"{ref} is {_short(target)} of type {type(target).__name__}, which is not callable",
             remedy=f"Let its target name a class{' or a function' if kind.adapt else ''}.",
         )
+    if adapter is not None:
+        return _named_after(target, adapted(adapter, ref.kind, target))
     if kind.adapt is None:
         raise PluginError(
             f"{ref} is a function; it must be a class",
             remedy=f"Write a class with the members {', '.join(kind.members)}.",
         )
     check_function(ref, target)
-    factory = kind.adapt(target)
-    return functools.update_wrapper(factory, target, assigned=("__module__", "__name__", "__doc__"), updated=())
+    return _named_after(target, kind.adapt(target))
+
+
+def _named_after(function: Callable[..., Any], factory: Callable[..., Any]) -> Callable[..., Any]:
+    return functools.update_wrapper(factory, function, assigned=("__module__", "__name__", "__doc__"), updated=())
 
 
 def import_target(ref: PluginRef) -> Any:

@@ -35,6 +35,11 @@ class PluginRef:
         """``distribution/name``, which is unique; the plain name where no distribution is known."""
         return f"{self.distribution}/{self.name}" if self.distribution else self.name
 
+    @property
+    def label(self) -> str:
+        """How errors, warnings and metrics of a running plugin call it: name, distribution and version."""
+        return f"{self.name} ({self.distribution} {self.version})" if self.distribution else self.target
+
     def __str__(self) -> str:
         singular = KINDS[self.kind].singular if self.kind in KINDS else "plugin module"
         if self.distribution is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from miles_core.plugins import Hub
+from miles_core.plugins.policy import PluginPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,7 +43,7 @@ class Site:
         importlib.invalidate_caches()
 
     def hub(self, block: tuple[str, ...] = ()) -> Hub:
-        return Hub.discover(block, path=[str(self.folder)])
+        return Hub.discover(PluginPolicy(block=block), path=[str(self.folder)])
 
 
 @pytest.fixture
