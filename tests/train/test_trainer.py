@@ -49,12 +49,21 @@ def step(groups=GROUPS, denominator: int = TRAINED, rate: float = 1e-3) -> Train
 
 @pytest.mark.parametrize("dense", [False, True])
 def test_the_split_into_micro_batches_never_changes_the_step(make_backend, dense: bool) -> None:
-    whole, split = make_backend(dense=dense), make_backend(dense=dense)
-    first = make_trainer(whole).train_step(step())
-    second = make_trainer(split, max_tokens_per_micro_batch=15).train_step(step())
-    assert first["train/grad_norm"] == pytest.approx(second["train/grad_norm"], rel=1e-4)
-    for name, expected in whole.parameters().items():
-        assert torch.allclose(split.parameters()[name], expected, atol=1e-5), name
+    # With so large an eps, Adam's update is the gradient: it does not blow up the noise of one that should be zero.
+    plain = OptimizerSettings(1.0, eps=1.0, max_grad_norm=1e9)
+    updates = []
+    for tokens in (10_000, 15):
+        backend = make_backend(dense=dense)
+        before = {name: parameter.detach().clone() for name, parameter in backend.parameters().items()}
+        trainer = make_trainer(backend, max_tokens_per_micro_batch=tokens)
+        trainer.begin(plain)
+        trainer.train_step(step(rate=1.0))
+        updates.append({name: parameter.detach() - before[name] for name, parameter in backend.parameters().items()})
+    whole, split = updates
+    scale = max(float(update.abs().max()) for update in whole.values())
+    assert scale > 0
+    for name, expected in whole.items():
+        assert float((split[name] - expected).abs().max()) < 1e-5 * scale, name
 
 
 def test_on_policy_the_ratio_is_one_and_nothing_is_clipped(make_backend) -> None:
