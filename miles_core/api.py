@@ -1,6 +1,7 @@
 """All that a plugin imports: Protocols, data types and errors. Importing it pulls in neither torch nor numpy."""
 
 from miles_core.errors import (
+    BudgetSpent,
     CheckpointError,
     ConfigError,
     DataError,
@@ -15,16 +16,21 @@ from miles_core.errors import (
 )
 from miles_core.kinds import KINDS, Kind, PluginContext
 from miles_core.kinds.advantage_estimators import AdvantageEstimator
+from miles_core.kinds.corrections import Correction, CorrectionFunction
 from miles_core.kinds.data_sources import DataSource, InspectedRow
 from miles_core.kinds.engines import Engine, EngineClient, EngineCommand
 from miles_core.kinds.environments import Environment, Observation, Step
 from miles_core.kinds.filters import BufferedGroup, Filter, Verdict
+from miles_core.kinds.generate import EpisodeFunction, EpisodeHandle, EpisodeResult
+from miles_core.kinds.hooks import RunInfo, TrainerHandle
 from miles_core.kinds.losses import Loss, LossBatch, TokenLoss, TokenOutputs
 from miles_core.kinds.model_bridges import ModelBridge, NameMapping, Rename, ReplayPoint, Stack
+from miles_core.kinds.reductions import Reduction
 from miles_core.kinds.reward_models import RewardModel
 from miles_core.kinds.router_middlewares import RouterMiddleware
+from miles_core.kinds.sessions import MessageMatch, Prompt, StoredTurn, Turn, TurnPick
 from miles_core.kinds.trackers import Tracker
-from miles_core.kinds.train_backends import OptimizerSettings, TrainBackend
+from miles_core.kinds.train_backends import ModelSource, OptimizerSettings, TrainBackend
 from miles_core.kinds.weight_transports import WeightTransport
 from miles_core.types import (
     Bucket,
@@ -35,6 +41,7 @@ from miles_core.types import (
     Group,
     ImagePart,
     Layout,
+    Manifest,
     Message,
     Placement,
     Reward,
@@ -53,13 +60,15 @@ from miles_core.types import (
 )
 
 __all__ = [
-    "KINDS", "AdvantageEstimator", "Bucket", "BufferedGroup", "CheckpointError", "ConfigError", "DataError",
-    "DataSource", "Engine", "EngineClient", "EngineCommand", "EngineError", "Environment", "Estimates", "Filter",
+    "KINDS", "AdvantageEstimator", "Bucket", "BudgetSpent", "BufferedGroup", "CheckpointError", "ConfigError",
+    "Correction", "CorrectionFunction", "DataError", "DataSource", "Engine", "EngineClient", "EngineCommand",
+    "EngineError", "Environment", "EpisodeFunction", "EpisodeHandle", "EpisodeResult", "Estimates", "Filter",
     "FinishReason", "GenerateRequest", "Generation", "Group", "ImagePart", "InspectedRow", "Kind", "Layout", "Loss",
-    "LossBatch", "Message", "MilesError", "ModelBridge", "NameMapping", "Observation", "OptimizerSettings",
-    "Placement", "PluginContext", "PluginError", "Rename", "ReplayPoint", "Reward", "RewardModel", "RolloutError",
-    "RouterMiddleware", "RoutingError", "RoutingSpec", "RoutingTrace", "Sample", "SamplingParams", "SessionError",
-    "Stack", "Status", "Step", "StepBatch", "Task", "TensorSpec", "TextPart", "TokenLoss", "TokenOutputs",
-    "Tracker", "TrainBackend", "TrainError", "Trajectory", "TurnRecord", "Verdict", "VersionSpan",
+    "LossBatch", "Manifest", "Message", "MessageMatch", "MilesError", "ModelBridge", "ModelSource", "NameMapping",
+    "Observation", "OptimizerSettings", "Placement", "PluginContext", "PluginError", "Prompt", "Reduction", "Rename",
+    "ReplayPoint", "Reward", "RewardModel", "RolloutError", "RouterMiddleware", "RoutingError", "RoutingSpec",
+    "RoutingTrace", "RunInfo", "Sample", "SamplingParams", "SessionError", "Stack", "Status", "Step", "StepBatch",
+    "StoredTurn", "Task", "TensorSpec", "TextPart", "TokenLoss", "TokenOutputs", "Tracker", "TrainBackend",
+    "TrainError", "TrainerHandle", "Trajectory", "Turn", "TurnPick", "TurnRecord", "Verdict", "VersionSpan",
     "WeightSyncError", "WeightTransport",
 ]  # fmt: skip

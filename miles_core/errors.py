@@ -13,6 +13,7 @@
     ├── SessionError           a conversation cannot be continued token by token
     ├── RoutingError           a routing trace does not fit its tokens
     ├── RolloutError           episodes, rewards or filters cannot go on
+    │   └── BudgetSpent        an episode may generate nothing more
     ├── TrainError             the trainer refused, failed or died
     ├── WeightSyncError        a weight update was refused or left torn
     └── CheckpointError        a checkpoint cannot be written or read
@@ -95,6 +96,10 @@ class RoutingError(MilesError):
 
 class RolloutError(MilesError):
     """Episodes, rewards or filters cannot go on."""
+
+
+class BudgetSpent(RolloutError):  # noqa: N818 - no error of anybody: the episode ends as truncated
+    """An episode may generate nothing more."""
 
 
 class TrainError(MilesError):

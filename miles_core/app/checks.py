@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from miles_core.app.context import trajectory_tokens
+from miles_core.app.functions import check_functions
+from miles_core.app.plugin_calls import calls_into
 from miles_core.app.warmup import read_conversations
 from miles_core.engine.prompt import KEPT_BACK, usable_context
 from miles_core.errors import ConfigError, DataError
+from miles_core.plugins.lock import lock_of
+from miles_core.rollout.tasks import TaskStream
 
 if TYPE_CHECKING:
     from miles_core.app.wiring import Wiring
     from miles_core.config.schema import Config, PluginTable
-    from miles_core.plugins.hub import Hub
+    from miles_core.plugins.lock import PluginLock
 
 
 def check_run(wiring: Wiring) -> list[dict[str, Any]]:
     """Load every plugin of the config, validate its options, and read the first task; returns the plugin lock.
 
     Raises:
-        MilesError: naming table and plugin, or file and line.
+        MilesError: naming table and plugin, or file and line; or what a plugin rejects the config with.
     """
-    lock = [{"kind": "model_bridges", **_entry(wiring.hub, "model_bridges", wiring.model.bridge_name)}]
     for kind, table in plugin_tables(wiring.config):
         wiring.hub.configure(kind, table)
-        lock.append({"kind": kind, **_entry(wiring.hub, kind, table.use)})
+    check_functions(wiring.config)
     for server in wiring.config.engine.servers:  # [[engine.groups]] have options of their own
         options = wiring.hub.configure("engines", server)
         _check_context(wiring, getattr(options, "context_length", None))
@@ -38,7 +40,15 @@ def check_run(wiring: Wiring) -> list[dict[str, Any]]:
         _check_data(wiring, wiring.config.eval.data, "eval.data")
     if wiring.config.warmup is not None:
         read_conversations(wiring.loaded.resolve(wiring.config.warmup.data))
-    return lock
+    wiring.hooks.act("miles_config_loaded", config=wiring.config.model_copy(deep=True))
+    return lock_of_run(wiring).to_json()
+
+
+def lock_of_run(wiring: Wiring) -> PluginLock:
+    """The plugin lock of a config: its model's bridge, then the plugins that its tables name."""
+    tables = plugin_tables(wiring.config)
+    uses = [("model_bridges", wiring.model.bridge_name), *((kind, table.use) for kind, table in tables)]
+    return lock_of(wiring.hub, uses)
 
 
 def plugin_tables(config: Config) -> list[tuple[str, PluginTable]]:
@@ -60,7 +70,8 @@ def plugin_tables(config: Config) -> list[tuple[str, PluginTable]]:
 
 
 def _check_data(wiring: Wiring, table: PluginTable, key: str) -> None:
-    if not wiring.source(table).take(1):
+    stream = TaskStream(wiring.source(table), calls=calls_into(wiring, "data_sources", table))
+    if stream.next() is None:
         raise DataError(f"the data of [{key}] holds no task", remedy=f"Correct {key}, or the files that it names.")
 
 
@@ -87,8 +98,3 @@ def _check_transport(wiring: Wiring) -> None:
             f"{config.weights.use} cannot feed",
             remedy=f'Set weights.use = "auto", or "{engine.default_transport}".',
         )
-
-
-def _entry(hub: Hub, kind: str, use: str) -> dict[str, Any]:
-    ref = asdict(hub.resolve(kind, use))
-    return {"use": use, **{key: ref[key] for key in ("name", "target", "distribution", "version")}}

@@ -28,12 +28,13 @@ async def evaluate(
     Raises:
         MilesError: the first cause of a failure; every process is gone by then.
     """
+    await wiring.hooks.observe("miles_process_started", role="driver", rank=0)
     tokenizer = await to_thread.run_sync(load_tokenizer, wiring)
     progress.phase("starting engines")
     async with serving(wiring, config_file, model_path, progress) as served:
         _refuse_foreign_weights(served.fleet, model_path)
-        evaluation = build_evaluation(wiring, served.client, tokenizer)
-        evaluator = Evaluator(evaluation, wiring.hub, wiring.run_dir, progress)
+        evaluation = build_evaluation(wiring, served.client, tokenizer, router_url=served.router.ready["url"])
+        evaluator = Evaluator(evaluation, wiring.hooks, wiring.run_dir, progress)
         return await supervised([served.router, served.fleet], lambda: evaluator.evaluate(step))
 
 

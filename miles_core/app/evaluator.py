@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from miles_core.plugins.hub import Hub
+    from miles_core.plugins.hooks import Hooks
     from miles_core.rollout.evaluation import Evaluation
     from miles_core.telemetry.progress import TrainingProgress
     from miles_core.types import Group
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Evaluator:
     """Writes ``step-N.json`` with the metrics into its folder, and the trajectories beside it."""
 
-    def __init__(self, evaluation: Evaluation, hub: Hub, folder: Path, progress: TrainingProgress) -> None:
+    def __init__(self, evaluation: Evaluation, hooks: Hooks, folder: Path, progress: TrainingProgress) -> None:
         self._evaluation = evaluation
-        self._hub = hub
+        self._hooks = hooks
         self._folder = folder
         self._progress = progress
 
@@ -41,7 +41,7 @@ class Evaluator:
         self._folder.mkdir(exist_ok=True)
         write_episodes(self._folder, step, trajectories, kept_ids=(), version=_version(result.groups))
         (self._folder / f"step-{step}.json").write_text(json.dumps(result.metrics, indent=1) + "\n", "utf-8")
-        self._hub.call("miles_eval_finished", step=step, results=dict(result.metrics))
+        await self._hooks.observe("miles_eval_finished", step=step, results=result.metrics)
         self._progress.say(f"eval after step {step}: {summary(result.metrics)}")
         return result.metrics
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from miles_core.app.outages import Inspector
+    from miles_core.app.outages import Inspector, Lost
     from miles_core.app.processes import Child
 
     Launch: TypeAlias = Callable[[Callable[[str], None]], AbstractAsyncContextManager[Child]]
@@ -81,18 +81,24 @@ class Fleet:
     An engine gets requests while it runs and holds the committed policy version. One that dies is started again, at
     most ``max_restarts`` times, counted anew once it has served for an hour; it then holds the checkpoint of its
     command, which is version 0, and is behind until an :meth:`update`. ``version`` is the committed one at the start;
-    ``outages`` knows every death.
+    ``outages`` knows every death. ``on_lost`` is called with the URL of an engine that is lost, and why.
     """
 
     def __init__(
-        self, launches: Sequence[tuple[str, Launch]], inspector: Inspector, *, version: int, max_restarts: int
+        self,
+        launches: Sequence[tuple[str, Launch]],
+        inspector: Inspector,
+        *,
+        version: int,
+        max_restarts: int,
+        on_lost: Lost | None = None,
     ) -> None:
         self._servers = [Server(name, launch) for name, launch in launches]
         self._inspector = inspector
         self._max_restarts = max_restarts
         self._version = version
         self._gate: Gate | None = None
-        self.outages = Outages(inspector, lambda: self.urls)
+        self.outages = Outages(inspector, lambda: self.urls, on_lost)
         self._failure: MilesError | None = None
         self._changed = anyio.Event()
         self._membership = anyio.Lock()
@@ -267,6 +273,8 @@ class Fleet:
         async with self._membership:
             if since is not None and url is not None and self._gate is not None:
                 await self._gate.remove(url)
+        if url is not None:
+            await self.outages.lost(url, death.message.splitlines()[0].removesuffix("; the end of its log:"))
 
     async def _admit(self, server: Server) -> None:
         async with self._membership:

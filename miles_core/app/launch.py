@@ -20,6 +20,7 @@ from miles_core.app.planes import (
     load_tokenizer,
 )
 from miles_core.app.recording import Recorder
+from miles_core.app.run_hooks import RunHooks
 from miles_core.app.run_state import RunState
 from miles_core.app.saving import Saver, run_file
 from miles_core.app.serving import serving
@@ -28,6 +29,7 @@ from miles_core.app.tracking import open_trackers
 from miles_core.app.trainer_client import TrainerClient, optimizer_settings, trainer_process
 from miles_core.app.updates import FleetUpdates, fleet_updates
 from miles_core.app.warmup import warm_up
+from miles_core.kinds.hooks import RunInfo
 from miles_core.rollout.buffer import StepBuffer
 from miles_core.rollout.scheduler import RolloutScheduler
 from miles_core.train.schedule import LearningRateSchedule
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from miles_core.session.tokenizer import ChatTokenizer
     from miles_core.telemetry.progress import TrainingProgress
     from miles_core.telemetry.tracking import Trackers
+    from miles_core.types import Task
 
 
 @dataclass(eq=False)
@@ -87,17 +90,22 @@ class Run:
             MilesError: the first cause of a failure; every process of the run is gone by then.
         """
         state = RunState() if self.resumed is None else self.resumed.state
+        hooks = RunHooks(self.wiring.hooks, RunInfo(self.path.name, self.path, state.step))
+        async with hooks.lifetime():
+            return await self._with_trackers(state, hooks)
+
+    async def _with_trackers(self, state: RunState, hooks: RunHooks) -> Outcome:
         self.progress.phase("starting trackers")
         resume_step = None if self.resumed is None else state.step
         trackers = await to_thread.run_sync(open_trackers, self.wiring, self.progress.say, resume_step)
         try:
-            return await self._with_trainer(state, trackers)
+            return await self._with_trainer(state, trackers, hooks)
         finally:
             with CancelScope(shield=True):
                 await to_thread.run_sync(trackers.close)
             self.stuck = trackers.stuck
 
-    async def _with_trainer(self, state: RunState, trackers: Trackers) -> Outcome:
+    async def _with_trainer(self, state: RunState, trackers: Trackers, hooks: RunHooks) -> Outcome:
         config = self.wiring.config
         self.progress.phase("starting trainer")
         async with trainer_process(
@@ -111,10 +119,16 @@ class Run:
                 recorder = Recorder(config.run, self.path, trackers, self.progress, tokenizer.decode)
                 updates = fleet_updates(self.wiring, served, trainer)
                 parts = self._parts(trainer, served, updates, tokenizer, state, recorder)
-                return await self._train(trainer, served, updates, parts, state)
+                return await self._train(trainer, served, updates, parts, state, hooks)
 
     async def _train(
-        self, trainer: TrainerClient, served: Serving, updates: FleetUpdates, parts: LoopParts, state: RunState
+        self,
+        trainer: TrainerClient,
+        served: Serving,
+        updates: FleetUpdates,
+        parts: LoopParts,
+        state: RunState,
+        hooks: RunHooks,
     ) -> Outcome:
         loop = TrainingLoop(self.wiring.config, parts, state)
 
@@ -123,6 +137,7 @@ class Run:
             await updates.catch_up(state.version)
             await self._check_on_policy(trainer, served, parts.recorder, state)
             self.on_start()
+            await hooks.started()
             self._loop = loop
             return await loop.run()
 
@@ -153,6 +168,10 @@ class Run:
         await trainer.begin(optimizer)
         await trainer.save(self.checkpoint(0), run_file(RunState(), self._facts()), keep=0)
         await trainer.wait_save()
+        await self._checkpoint_saved(0, self.checkpoint(0))
+
+    async def _checkpoint_saved(self, step: int, path: Path) -> None:
+        await self.wiring.hooks.observe("miles_checkpoint_saved", step=step, path=str(path))
 
     async def _warm_up(self, trainer: TrainerClient, tokenizer: ChatTokenizer) -> None:
         table = self.wiring.config.warmup
@@ -182,7 +201,12 @@ class Run:
         filters = build_filters(wiring, tokenizer)
         tasks = build_tasks(wiring, config.data, tokenizer, epochs=config.run.epochs)
         scheduler = RolloutScheduler(
-            tasks, build_runner(wiring, served.client, tokenizer), filters, fill_settings(wiring)
+            tasks,
+            build_runner(wiring, served.client, tokenizer, router_url=served.router.ready["url"]),
+            filters,
+            fill_settings(wiring),
+            self._rollout_started,
+            wiring.calls.take_metrics,
         )
         buffer = StepBuffer(
             config.rollout.max_staleness, filters, ahead=config.rollout.max_steps_ahead, trained=state.step
@@ -192,8 +216,8 @@ class Run:
             buffer.restore(self.resumed.rollout["buffer"])
         evaluator = None
         if config.eval is not None:
-            evaluation = build_evaluation(wiring, served.client, tokenizer)
-            evaluator = Evaluator(evaluation, wiring.hub, self.path / "evals", self.progress)
+            evaluation = build_evaluation(wiring, served.client, tokenizer, router_url=served.router.ready["url"])
+            evaluator = Evaluator(evaluation, wiring.hooks, self.path / "evals", self.progress)
         return LoopParts(
             scheduler=scheduler,
             buffer=buffer,
@@ -210,12 +234,17 @@ class Run:
                 buffer,
                 facts=self._facts(),
                 last_step=state.step,
+                on_saved=self._checkpoint_saved,
             ),
             recorder=recorder,
             schedule=learning_rate(config),
             evaluator=evaluator,
             dumper=self.dumper,
+            hooks=wiring.hooks,
         )
+
+    async def _rollout_started(self, step: int, tasks: Sequence[Task]) -> None:
+        await self.wiring.hooks.observe("miles_rollout_started", step=step, tasks=tasks)
 
     def _facts(self) -> dict[str, Any]:
         return {"config": self.wiring.config.model_dump(mode="json"), "plugins": [dict(row) for row in self.lock]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +13,7 @@ import anyio
 from miles_core.app.ending import Ending, Outcome, exhausted, limit_reached, outcome
 from miles_core.app.errors import single_error
 from miles_core.errors import MilesError, RolloutError
+from miles_core.plugins.hooks import Hooks
 from miles_core.telemetry.metrics import rollout_metrics
 from miles_core.train.batching import TrainStep
 
@@ -84,6 +85,7 @@ class LoopParts:
     schedule: LearningRateSchedule
     evaluator: LoopEvaluator | None = None
     dumper: Dumper | None = None
+    hooks: Hooks = field(default_factory=Hooks)
 
 
 class TrainingLoop:
@@ -142,6 +144,7 @@ class TrainingLoop:
                 await parts.buffer.end()
                 return
             await parts.buffer.put(rollout)
+            await parts.hooks.observe("miles_rollout_finished", step=step, groups=rollout.kept, dropped=rollout.dropped)
 
     async def _train(self) -> Ending:
         state = self._state
@@ -172,7 +175,9 @@ class TrainingLoop:
         if "rollout/reward" in metrics:
             state.add_reward(metrics["rollout/reward"])
         await parts.saver.check()
-        parts.recorder.step(state.step, rollout, metrics | self._timing(rollout.generated_tokens), version=version)
+        metrics |= self._timing(rollout.generated_tokens)
+        parts.recorder.step(state.step, rollout, metrics, version=version)
+        await parts.hooks.observe("miles_step_finished", step=state.step, metrics=metrics)
         every = self._config.checkpoint.every
         if every and state.step % every == 0:
             await self._save()
@@ -206,7 +211,8 @@ class TrainingLoop:
                 metrics = dict(await parts.trainer.train_step(step, self._dump(rollout, step)))
         with self._phase("sync"):
             result = await parts.publisher.publish(state.version + 1)
-        state.version = result.manifest.version
+        state.version = version = result.manifest.version
+        await parts.hooks.observe("miles_weights_published", version=version, manifest=result.manifest)
         metrics["train/learning_rate"] = rate
         metrics["weights/sync_seconds"] = result.seconds
         metrics["weights/bytes"] = float(result.manifest.nbytes)

@@ -10,7 +10,10 @@ import anyio
 from miles_core.errors import EngineError, MilesError, WeightSyncError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from typing import TypeAlias
+
+    Lost: TypeAlias = Callable[[str, str], Awaitable[None]]
 
 # The process of a dead engine is reaped within moments, but whoever watches a server that it did not start gives that
 # server some seconds.
@@ -29,12 +32,17 @@ class Inspector(Protocol):
 
 
 class Outages:
-    """Counts how often engines died or were found silent; ``urls`` gives those that run."""
+    """Counts how often engines died or were found silent; ``urls`` gives those that run.
 
-    def __init__(self, inspector: Inspector, urls: Callable[[], Sequence[str]]) -> None:
+    ``on_lost`` is called once for each that died or stayed silent, with its URL and why.
+    """
+
+    def __init__(self, inspector: Inspector, urls: Callable[[], Sequence[str]], on_lost: Lost | None = None) -> None:
         self._inspector = inspector
         self._urls = urls
         self._deaths: list[MilesError] = []
+        self._on_lost = on_lost
+        self._told: set[str] = set()
         self._silences = 0
         self._probing = anyio.Lock()
         self._noted = anyio.Event()
@@ -55,6 +63,12 @@ class Outages:
         self._noted.set()
         self._noted = anyio.Event()
 
+    async def lost(self, url: str, why: str) -> None:
+        """Tell of an engine that is gone, unless it was told of when it fell silent."""
+        if url not in self._told and self._on_lost is not None:
+            await self._on_lost(url, why)
+        self._told.discard(url)
+
     async def met_since(self, before: int) -> bool:
         """Whether there was one since there were ``before``.
 
@@ -65,10 +79,12 @@ class Outages:
             if self.count == before and not await self._all_answer():
                 self._silences += 1
                 deaths = self.deaths
-                with anyio.move_on_after(NOTICE_SECONDS):
+                with anyio.move_on_after(NOTICE_SECONDS) as notice:
                     while self.deaths == deaths and not await self._all_answer():
                         with anyio.move_on_after(PROBE_SECONDS):
                             await self._noted.wait()
+                if notice.cancelled_caught:
+                    await self._tell_of_silent()
         return self.count > before
 
     @asynccontextmanager
@@ -87,6 +103,14 @@ class Outages:
                 raise
             death = self._deaths[deaths]
             raise EngineError(f"{death.message}\n  then: {error.message}", remedy=death.remedy) from error
+
+    async def _tell_of_silent(self) -> None:
+        for url in self._urls():
+            if await self._inspector.answers(url):
+                self._told.discard(url)
+            elif url not in self._told and self._on_lost is not None:
+                self._told.add(url)
+                await self._on_lost(url, f"it has given no answer for {NOTICE_SECONDS:g} s")
 
     async def _all_answer(self) -> bool:
         return all([await self._inspector.answers(url) for url in self._urls()])

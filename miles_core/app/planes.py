@@ -7,6 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from miles_core.app.context import trajectory_tokens
+from miles_core.app.functions import build_generator, session_functions
+from miles_core.app.plugin_calls import calls_into
 from miles_core.errors import ConfigError
 from miles_core.rollout.budget import Budget
 from miles_core.rollout.environment import EnvironmentRunner
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from miles_core.app.wiring import Wiring
     from miles_core.config.schema import DataTable, EnvironmentTable
     from miles_core.kinds.engines import EngineClient
+    from miles_core.kinds.environments import Environment
     from miles_core.types import Task
 
 
@@ -38,34 +41,63 @@ def build_tasks(
         return len(TokenInTokenOut(tokenizer, task.tools).initial(list(task.messages)))
 
     source = wiring.source(table, seed)
-    return TaskStream(source, epochs=epochs, max_prompt_tokens=table.max_prompt_tokens, prompt_tokens=prompt_tokens)
+    return TaskStream(
+        source,
+        epochs=epochs,
+        max_prompt_tokens=table.max_prompt_tokens,
+        prompt_tokens=prompt_tokens,
+        calls=calls_into(wiring, "data_sources", table),
+    )
 
 
 def build_filters(wiring: Wiring, tokenizer: ChatTokenizer) -> FilterChain:
     """The filters of a config, of all stages."""
-    tables = wiring.config.filters
-    return FilterChain([NamedFilter(t.use, wiring.build("filters", t, tokenizer=tokenizer.tokenizer)) for t in tables])
+    return FilterChain(
+        [
+            NamedFilter(
+                t.use,
+                wiring.build("filters", t, tokenizer=tokenizer.tokenizer),
+                t.timeout,
+                calls_into(wiring, "filters", t),
+            )
+            for t in wiring.config.filters
+        ]
+    )
 
 
 def build_scorer(wiring: Wiring) -> Scorer:
     """The rewards of a config."""
     return Scorer(
         [
-            WeightedReward(t.name or t.use, wiring.build("reward_models", t), t.weight, t.timeout)
+            WeightedReward(
+                t.name or t.use,
+                wiring.build("reward_models", t),
+                t.weight,
+                t.timeout,
+                calls_into(wiring, "reward_models", t),
+            )
             for t in wiring.config.rewards
         ]
     )
 
 
 def build_runner(
-    wiring: Wiring, client: EngineClient, tokenizer: ChatTokenizer, settings: GroupSettings | None = None
+    wiring: Wiring,
+    client: EngineClient,
+    tokenizer: ChatTokenizer,
+    settings: GroupSettings | None = None,
+    *,
+    router_url: str = "",
 ) -> GroupRunner:
-    """What generates and scores groups through ``client``; ``settings`` default to those of training."""
+    """What generates and scores groups through ``client``; ``settings`` default to those of training.
+
+    ``router_url`` is for functions of ``[rollout] generate`` that call engines themselves.
+    """
     config = wiring.config
     routing = wiring.model.routing if config.train.replay_routing and settings is None else None
     return GroupRunner(
         {t.name or t.use: _environments(wiring, t, tokenizer) for t in config.environments},
-        partial(TokenSession, tokenizer, client, routing),
+        partial(TokenSession, tokenizer, client, routing, **session_functions(config)),
         build_scorer(wiring),
         Budget(
             max_turns=config.rollout.max_turns,
@@ -75,6 +107,13 @@ def build_runner(
             episode_timeout=config.rollout.episode_timeout,
         ),
         settings or training_groups(wiring),
+        build_generator(
+            wiring,
+            evaluation=settings is not None,
+            needs_routing=routing is not None,
+            tokenizer=tokenizer.tokenizer,
+            router_url=router_url,
+        ),
     )
 
 
@@ -102,7 +141,9 @@ def fill_settings(wiring: Wiring) -> FillSettings:
     )
 
 
-def build_evaluation(wiring: Wiring, client: EngineClient, tokenizer: ChatTokenizer) -> Evaluation:
+def build_evaluation(
+    wiring: Wiring, client: EngineClient, tokenizer: ChatTokenizer, *, router_url: str = ""
+) -> Evaluation:
     """The evaluation of a config; its tasks are read now, and are the same each time.
 
     Raises:
@@ -122,7 +163,7 @@ def build_evaluation(wiring: Wiring, client: EngineClient, tokenizer: ChatTokeni
         reason = "" if limit is None else f" whose prompt has at most eval.data.max_prompt_tokens = {limit} tokens"
         raise ConfigError(f"the data of [eval] holds no task{reason}", remedy="Correct eval.data.")
     settings = replace(training_groups(wiring), group_size=table.samples_per_task, temperature=table.temperature)
-    runner = build_runner(wiring, client, tokenizer, settings)
+    runner = build_runner(wiring, client, tokenizer, settings, router_url=router_url)
     return Evaluation(tasks, runner, pass_reward=table.pass_reward, seed=wiring.config.run.seed)
 
 
@@ -143,7 +184,7 @@ def observation_roles(wiring: Wiring) -> set[str]:
     """The roles in which the config's environments answer, as they declare them; ``user`` where they do not."""
     roles: set[str] = set()
     for table in wiring.config.environments:
-        factory: Any = wiring.hub.load(wiring.hub.resolve("environments", table.use))
+        factory: Any = wiring.hub.load(wiring.hub.resolve("environments", table.use), table.adapter)
         roles.update(getattr(factory, "observation_roles", ("user",)))
     return roles
 
@@ -153,9 +194,11 @@ def _environments(wiring: Wiring, table: EnvironmentTable, tokenizer: ChatTokeni
     ref = wiring.hub.resolve("environments", table.use)
     config = wiring.hub.configure("environments", table)
     context = wiring.context(tokenizer=tokenizer.tokenizer)
+    # An episode makes one call at a time, so that these are bounded already.
+    calls = calls_into(wiring, "environments", table, threads=wiring.config.rollout.max_concurrency)
 
-    def make() -> EnvironmentRunner:
-        environment = wiring.hub.create("environments", ref, config, context)
-        return EnvironmentRunner(environment, table.name or table.use, table.timeout)
+    def make() -> Environment:
+        made: Environment = wiring.hub.create("environments", ref, config, context, adapter=table.adapter)
+        return made
 
-    return make
+    return lambda: EnvironmentRunner(None, table.name or table.use, table.timeout, calls, make=make)

@@ -11,6 +11,7 @@ from miles_core.app.checkpoints import find, set_aside_newer
 from miles_core.app.run_state import RunState
 from miles_core.errors import CheckpointError, ConfigError
 from miles_core.lib.archive import load_archive
+from miles_core.plugins.lock import PluginLock
 from miles_core.telemetry.ending import FILE as ENDING_FILE
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ def clear_later(run_dir: Path, step: int) -> list[str]:
 def differences(saved: Mapping[str, Any], config: Config, lock: Sequence[Mapping[str, Any]]) -> list[str]:
     """What has changed since a checkpoint was written, one line per key or plugin.
 
+    Another build of a plugin is told and not refused: to go on with a repaired one is what resuming is for. One that is
+    missing never comes so far.
+
     Raises:
         ConfigError: for a change that a resumed run cannot work with.
     """
@@ -82,23 +86,7 @@ def differences(saved: Mapping[str, Any], config: Config, lock: Sequence[Mapping
                 f"{_shown(before.get(key))} -> {_shown(after.get(key))}",
                 remedy="Leave it as it was, or start a new run with model.path set to the checkpoint.",
             )
-    return lines + _plugin_changes(saved.get("plugins", ()), lock)
-
-
-def _plugin_changes(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[str]:
-    old, new = ({(row.get("kind"), row.get("use")): row for row in rows} for rows in (before, after))
-    lines = []
-    for key in sorted(old.keys() | new.keys()):
-        then, now = _build(old.get(key)), _build(new.get(key))
-        if then != now:
-            lines.append(f"plugin {key[0]} {key[1]}: {then} -> {now}")
-    return lines
-
-
-def _build(row: Mapping[str, Any] | None) -> str:
-    if row is None:
-        return "not used"
-    return f"{row.get('distribution') or 'by import path'} {row.get('version') or ''} ({row.get('target')})"
+    return lines + PluginLock.from_json(saved.get("plugins", ())).differences(PluginLock.from_json(lock))
 
 
 def _flat(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from miles_core.app.child import child_process
+from miles_core.app.child import child_process, is_child
 from miles_core.app.http_server import bind, run_server
+from miles_core.app.plugin_lock import require_same_plugins
 from miles_core.app.wiring import plugin_context, read_model
 from miles_core.config.schema import EngineTable, PluginsTable, WeightsTable
 from miles_core.engine.embedded.plugin import Embedded
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 
     from miles_core.config.load import LoadedConfig
     from miles_core.config.schema import PluginTable
+    from miles_core.plugins.hookspecs import Role
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
     """What an engine process serves and how; the defaults are those of a run.
 
-    ``index`` is the engine's number in its run: it adds to the port and to the seed.
+    ``index`` is the engine's number in its run: it adds to the port and to the seed. ``config_file`` is that of a run.
     """
 
     model_path: Path
@@ -38,6 +40,7 @@ class EngineSetup:
     plugins: PluginsTable = field(default_factory=PluginsTable)
     index: int = 0
     context: PluginContext = field(default_factory=PluginContext)
+    config_file: Path | None = None
 
     @classmethod
     def of_run(cls, loaded: LoadedConfig, model_path: Path, index: int) -> EngineSetup:
@@ -51,7 +54,16 @@ class EngineSetup:
             config.plugins,
             index,
             plugin_context(loaded, loaded.path.parent),
+            loaded.path,
         )
+
+
+def _join_run(hub: Hub, plugins: PluginsTable, config_file: Path | None, role: Role, rank: int) -> None:
+    """What every process of a run begins with; nothing where a person started this one."""
+    if config_file is not None and is_child():
+        require_same_plugins(hub, config_file, role)
+        hooks = hub.hooks(plugins.hook_timeout, plugins.slow_call)
+        hooks.observe_now("miles_process_started", role=role, rank=rank)
 
 
 def serve_engine(setup: EngineSetup) -> None:
@@ -63,6 +75,7 @@ def serve_engine(setup: EngineSetup) -> None:
     """
     with child_process():
         hub = Hub.discover(PluginPolicy.of(setup.plugins))
+        _join_run(hub, setup.plugins, setup.config_file, "engine", setup.index)
         options = hub.configure("engines", setup.engine)
         if not isinstance(options, Embedded.Config):
             raise ConfigError(
@@ -144,8 +157,12 @@ def serve_router(loaded: LoadedConfig, workers: Sequence[str]) -> None:
     with child_process():
         table = loaded.config.router
         hub = Hub.discover(PluginPolicy.of(loaded.config.plugins))
+        _join_run(hub, loaded.config.plugins, loaded.path, "router", 0)
         context = plugin_context(loaded, loaded.path.parent)
-        middlewares = [(entry.use, partial(_wrap, hub, entry, context)) for entry in table.middleware]
+        middlewares = [
+            (hub.resolve("router_middlewares", entry.use).label, partial(_wrap, hub, entry, context))
+            for entry in table.middleware
+        ]
         bound = bind(table.host, table.port, RouterError, "router")
         app = create_app(workers, RouterSettings(policy=table.policy), middlewares)
         run_server(app, bound, lifespan="on")

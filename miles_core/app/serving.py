@@ -60,7 +60,11 @@ async def serving(
         engine_check = EngineCheck.of_run(wiring, http)
         launches = [(f"engine-{i}", _launch(wiring, config_file, model_path, i)) for i in range(len(tables))]
         max_restarts = wiring.config.engine.max_restarts
-        fleet = Fleet(launches, engine_check, version=version, max_restarts=max_restarts)
+
+        async def on_lost(url: str, error: str) -> None:
+            await wiring.hooks.observe("miles_engine_lost", url=url, error=error)
+
+        fleet = Fleet(launches, engine_check, version=version, max_restarts=max_restarts, on_lost=on_lost)
         await stack.enter_async_context(fleet.running())
         router = await stack.enter_async_context(_router(wiring, config_file))
         await fleet.open(RouterWorkers(router.ready["url"], http), progress.waiting)

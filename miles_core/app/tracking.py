@@ -34,10 +34,11 @@ def open_trackers(wiring: Wiring, say: Callable[[str], None], resume_step: int |
         tables.insert(0, PluginTable(use=JSONL))
     made = []
     for table in tables:
+        label = hub.resolve("trackers", table.use).label
         try:
-            made.append((table.use, wiring.build("trackers", table, **services)))
+            made.append((label, wiring.build("trackers", table, **services)))
         except PluginError as error:
             if isinstance(error.__cause__, ImportError):
                 raise
-            say(f"warning: the run goes on without tracker {table.use}: {error}")
+            say(f"warning: the run goes on without tracker {label}: {error}")
     return Trackers(made, warn=say)

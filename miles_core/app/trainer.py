@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from miles_core.app.child import child_process, report
+from miles_core.app.functions import build_correction, build_reduction
+from miles_core.app.plugin_calls import calls_into
 from miles_core.app.rpc import serve
+from miles_core.app.trainer_hooks import TrainerHooks
 from miles_core.app.wiring import Wiring, wire
 from miles_core.config.load import load_config
+from miles_core.kinds.hooks import TrainerHandle
 from miles_core.kinds.train_backends import ModelSource
 from miles_core.train.checkpoint_writer import CheckpointWriter
 from miles_core.train.dump import MODEL_FOLDER, write_train_dump
 from miles_core.train.objective import Objective, WeightedLoss
+from miles_core.train.plugin_guard import GuardedEstimator, GuardedLoss
 from miles_core.train.trainer import Trainer, TrainerSettings
 from miles_core.weights.layout import view
 from miles_core.weights.source import WeightSource
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from miles_core.config.schema import LossTable
     from miles_core.kinds.train_backends import OptimizerSettings
     from miles_core.train.batching import TrainStep
     from miles_core.types import Bucket, Layout, Sample
@@ -46,7 +52,9 @@ class TrainerService:
             seed=config.run.seed,
         )
         self._backend = wiring.build("train_backends", config.train, model_source=source)
-        losses = [WeightedLoss(t.use, wiring.build("losses", t), t.weight) for t in config.losses]
+        step_hooks = TrainerHooks(wiring.hooks, TrainerHandle(self._backend))
+        step_hooks.trainer_built()
+        losses = [_loss(wiring, table) for table in config.losses]
         settings = TrainerSettings(
             epochs=config.objective.epochs,
             mini_batches=config.objective.mini_batches,
@@ -56,10 +64,13 @@ class TrainerService:
             seed=config.run.seed,
             require_on_policy=config.run.true_on_policy == "require",
         )
-        estimator = wiring.build("advantage_estimators", config.advantage)
-        self._trainer = Trainer(self._backend, estimator, Objective(losses), settings)
+        made = wiring.build("advantage_estimators", config.advantage)
+        estimator = GuardedEstimator(made, calls_into(wiring, "advantage_estimators", config.advantage))
+        objective = Objective(losses, build_reduction(config))
+        self._trainer = Trainer(self._backend, estimator, objective, settings, step_hooks, build_correction(config))
         supervised = wiring.hub.create("losses", "miles-hub/sft", None, wiring.context())
         self._supervised = Objective([WeightedLoss("sft", supervised)])
+        self._calls = wiring.calls
         self._writer = CheckpointWriter()
         self._weights = WeightSource(
             model.layout(self._backend.parameters()),
@@ -88,8 +99,10 @@ class TrainerService:
 
     def train_step(self, step: TrainStep, dump_to: Path | None = None) -> dict[str, float]:
         """Train on one step; returns metrics. What it takes to compute the same again goes to ``dump_to``."""
-        if dump_to is None:
-            return self._trainer.train_step(step)
+        metrics = self._trainer.train_step(step) if dump_to is None else self._dumped_step(step, dump_to)
+        return {**metrics, **self._calls.take_metrics()}
+
+    def _dumped_step(self, step: TrainStep, dump_to: Path) -> dict[str, float]:
         self._backend.snapshot()(dump_to / MODEL_FOLDER)
         seen: dict[str, Any] = {}
         metrics = self._trainer.train_step(step, lambda batch, estimates: seen.update(batch=batch, estimates=estimates))
@@ -116,9 +129,9 @@ class TrainerService:
         """Copy the present state, and write it with ``files`` as a checkpoint while training goes on."""
         self._writer.save(path, self._backend, files, keep=keep)
 
-    def check_save(self) -> None:
-        """Raise what a save failed with."""
-        self._writer.poll()
+    def check_save(self) -> bool:
+        """Whether a save is being written; raises what one failed with."""
+        return self._writer.poll()
 
     def wait_save(self) -> None:
         """Wait until the last save is written."""
@@ -138,11 +151,18 @@ class TrainerService:
             yield name, view(parameters, placements[name])
 
 
+def _loss(wiring: Wiring, table: LossTable) -> WeightedLoss:
+    label = wiring.hub.resolve("losses", table.use).label
+    guarded = GuardedLoss(wiring.build("losses", table), calls_into(wiring, "losses", table))
+    return WeightedLoss(label, guarded, table.weight)
+
+
 def main(config_path: str, run_dir: str, descriptor: str) -> None:
     """Serve the driver over the inherited socket until it hangs up."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     with child_process():
-        wiring = wire(load_config(Path(config_path)), Path(run_dir))
+        wiring = wire(load_config(Path(config_path)), Path(run_dir), "trainer")
+        wiring.hooks.observe_now("miles_process_started", role="trainer", rank=0)
         service = TrainerService(wiring)
         report({"ready": True})
     try:

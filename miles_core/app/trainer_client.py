@@ -74,9 +74,10 @@ class TrainerClient:
         """Begin a checkpoint of the present state; it is written while training goes on."""
         await self._remote.call("save", path, files, keep)
 
-    async def check_save(self) -> None:
-        """Raise what a save failed with."""
-        await self._remote.call("check_save")
+    async def check_save(self) -> bool:
+        """Whether a save is being written; raises what one failed with."""
+        writing: bool = await self._remote.call("check_save")
+        return writing
 
     async def wait_save(self) -> None:
         """Wait until the last save is written."""

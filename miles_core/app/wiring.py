@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from miles_core.app.plugin_lock import require_same_plugins
 from miles_core.config.load import load_config
 from miles_core.config.schema import PluginTable
 from miles_core.errors import ConfigError
 from miles_core.kinds.base import PluginContext
+from miles_core.lib.plugin_calls import CallLog
 from miles_core.plugins.hub import Hub
 from miles_core.plugins.policy import PluginPolicy
 
@@ -23,17 +25,21 @@ if TYPE_CHECKING:
     from miles_core.config.schema import Config
     from miles_core.kinds.data_sources import DataSource
     from miles_core.kinds.model_bridges import ModelBridge
+    from miles_core.plugins.hooks import Hooks
+    from miles_core.plugins.hookspecs import Role
     from miles_core.types import Layout, RoutingSpec
 
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """A loaded config, its hub, and the model directory that both speak of."""
+    """A loaded config, its hub, the model directory that both speak of, and the hooks and calls of this process."""
 
     loaded: LoadedConfig
     hub: Hub
     run_dir: Path
     model: ModelFacts
+    hooks: Hooks
+    calls: CallLog = field(default_factory=CallLog)
 
     @property
     def config(self) -> Config:
@@ -45,7 +51,8 @@ class Wiring:
         return replace(self, loaded=load_config(config_file), run_dir=run_dir)
 
     def context(self, **services: Any) -> PluginContext:
-        """A plugin's context in this process."""
+        """A plugin's context in this process; ``config`` is the resolved config, as plain dictionaries."""
+        services.setdefault("config", self.config.model_dump(mode="json", exclude_none=True))
         return plugin_context(self.loaded, self.run_dir, **services)
 
     def build(self, kind: str, table: PluginTable, **services: Any) -> Any:
@@ -89,16 +96,20 @@ class ModelFacts:
         return build_layout(mapping, tensors, tie_word_embeddings=tied)
 
 
-def wire(loaded: LoadedConfig, run_dir: Path) -> Wiring:
+def wire(loaded: LoadedConfig, run_dir: Path, role: Role = "driver") -> Wiring:
     """Find the plugins of a config and read its model directory.
 
     Raises:
         ConfigError: if the model directory is not one, or its ``config.json`` is broken.
-        PluginError: if a plugin is missing.
+        PluginError: if a plugin is missing, or another process than the driver finds others than the driver did.
     """
     hub = Hub.discover(PluginPolicy.of(loaded.config.plugins))
+    if role != "driver":
+        require_same_plugins(hub, loaded.path, role)
+    hooks = hub.hooks(loaded.config.plugins.hook_timeout, loaded.config.plugins.slow_call)
     model = read_model(hub, loaded.resolve(loaded.config.model.path), loaded.config.model.bridge)
-    return Wiring(_with_transport(loaded, hub), hub, run_dir, model)
+    calls = CallLog(loaded.config.plugins.slow_call)
+    return Wiring(_with_transport(loaded, hub), hub, run_dir, model, hooks, calls)
 
 
 def _with_transport(loaded: LoadedConfig, hub: Hub) -> LoadedConfig:

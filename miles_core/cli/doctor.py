@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from miles_core.app.doctor import examine
+from miles_core.cli.findings import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,19 +35,8 @@ def doctor(*, json: Annotated[bool, Parameter(negative=())] = False) -> int:
         report = {"ok": not fatal, "findings": [asdict(finding) for finding in findings]}
         sys.stdout.write(json_module.dumps(report, indent=2) + "\n")
     else:
-        sys.stdout.write(_table(findings) + _verdict(fatal))
+        sys.stdout.write(table(findings) + _verdict(fatal))
     return 1 if fatal else 0
-
-
-def _table(findings: Sequence[Finding]) -> str:
-    width = max(len(finding.name) for finding in findings)
-    indent = " " * (len("problem") + width + 4)
-    lines = []
-    for finding in findings:
-        lines.append(f"{finding.state:<7}  {finding.name:<{width}}  {finding.found}")
-        if finding.state != "ok" and finding.remedy:
-            lines.append(f"{indent}-> {finding.remedy}")
-    return "\n".join(lines) + "\n"
 
 
 def _verdict(fatal: Sequence[Finding]) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import cyclopts
 
 from miles_core import __version__
+from miles_core.cli.plugin_commands import with_plugin_commands
 from miles_core.config.suggest import did_you_mean
 from miles_core.errors import MilesError, leaves_of
 
@@ -20,10 +22,19 @@ TRACEBACK_FLAG = "--traceback"
 TRACEBACK_VARIABLE = "MILES_TRACEBACK"
 """Set to 1 it does what the flag does."""
 
+PLUGIN_FLAGS = {"--no-plugins": ("MILES_PLUGINS", "none"), "--strict-plugins": ("MILES_STRICT_PLUGINS", "1")}
+"""Flags of every command, and the environment variables that they set, so that child processes see them too."""
+
 app = cyclopts.App(
     name="miles",
     help="Post-train LLM and VLM agents with reinforcement learning, out of plugins.",
-    help_epilogue=f"Add {TRACEBACK_FLAG} to any command to see where an error comes from.",
+    help_epilogue=f"""
+Flags of every command:
+
+* {TRACEBACK_FLAG}: show where an error comes from.
+* --no-plugins: use no plugins but those of miles-hub itself.
+* --strict-plugins: whatever is wrong with any installed plugin is an error.
+""",
     version=__version__,
     suppress_keyboard_interrupt=False,
 )
@@ -37,7 +48,7 @@ app.command("miles_core.cli.eval:evaluate", name="eval", help="Score a checkpoin
 app.command("miles_core.cli.report:report", name="report", help="Write one HTML page of a run: plots and episodes.")
 app.command("miles_core.cli.data:app", name="data", help="Check data files before a run.")
 app.command("miles_core.cli.serve:app", name="serve", help="Serve one part on its own: an engine or the router.")
-app.command("miles_core.cli.plugins:app", name="plugins", help="List and describe the installed plugins.")
+app.command("miles_core.cli.plugins:app", name="plugins", help="List, check and start plugins.")
 app.command("miles_core.cli.r3:app", name="r3", help="Show what routing replay does to a step of a run.")
 app.command("miles_core.cli.debug:app", name="debug", help="Compute a dumped step again and compare.")
 app.command("miles_core.cli.doctor:doctor", name="doctor", help="Show what this machine can run, with remedies.")
@@ -51,28 +62,39 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     tokens = list(sys.argv[1:] if argv is None else argv)
     show_traceback = os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0")
-    own = tokens[: tokens.index("--")] if "--" in tokens else tokens
-    if TRACEBACK_FLAG in own:
-        tokens.remove(TRACEBACK_FLAG)
-        show_traceback = True
+    end = tokens.index("--") if "--" in tokens else len(tokens)
+    own, others = tokens[:end], tokens[end:]
+    for variable, value in (PLUGIN_FLAGS[flag] for flag in PLUGIN_FLAGS if flag in own):
+        os.environ[variable] = value
+    show_traceback |= TRACEBACK_FLAG in own
+    tokens = [token for token in own if token not in (TRACEBACK_FLAG, *PLUGIN_FLAGS)] + others
     raise SystemExit(_run(tokens, show_traceback=show_traceback))
 
 
 def _run(tokens: list[str], *, show_traceback: bool) -> int:
     try:
-        result = app(tokens, result_action="return_value", exit_on_error=False, print_error=False)
+        with with_plugin_commands(app, tokens):
+            result = _call(tokens)
     except (Exception, SystemExit, KeyboardInterrupt, BaseExceptionGroup) as error:  # noqa: BLE001 - the outermost boundary
+        if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):  # rich exits from one
+            sys.stdout = None  # whoever read has left: nothing to flush at the end
+            return 1
         if show_traceback:
             traceback.print_exception(error)
         return _report(error, show_traceback=show_traceback)
     return result if isinstance(result, int) else 0
 
 
+def _call(tokens: list[str]) -> Any:
+    try:
+        return app(tokens, result_action="return_value", exit_on_error=False, print_error=False)
+    except cyclopts.CycloptsError as error:
+        raise _usage_error(error) from error
+
+
 def _report(error: BaseException, *, show_traceback: bool) -> int:
     leaves = list(leaves_of(error))
     known = next((leaf for leaf in leaves if isinstance(leaf, MilesError)), None)
-    if isinstance(error, cyclopts.CycloptsError):
-        known = _usage_error(error)
     if known is not None:
         notes = "".join(f"\n  ({note})" for note in getattr(known, "__notes__", ()))
         sys.stderr.write(f"error: {known}{notes}\n")
@@ -81,8 +103,16 @@ def _report(error: BaseException, *, show_traceback: bool) -> int:
         sys.stderr.write("interrupted\n")
         return 130
     hint = "" if show_traceback else f"\n  -> Run it again with {TRACEBACK_FLAG} to see where, and report it."
+    if _reads_metadata(leaves[0]):
+        hint = "\n  -> A package's metadata cannot be read; `miles plugins doctor --no-import` says which to reinstall."
     sys.stderr.write(f"error: unexpected {type(leaves[0]).__name__}: {leaves[0]}{hint}\n")
     return 2
+
+
+def _reads_metadata(error: BaseException) -> bool:
+    """Libraries read the entry points of all packages when they are imported, and fail where one is broken."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(Path(file).parts[-3:-1] == ("importlib", "metadata") for file in files)
 
 
 def _usage_error(error: cyclopts.CycloptsError) -> MilesError:

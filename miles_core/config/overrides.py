@@ -29,10 +29,11 @@ def apply_overrides(document: dict[str, Any], overrides: Sequence[str]) -> None:
         if not equals or not all(keys):
             raise ConfigError(f"--set {override}: expected a dotted key, '=' and a value", remedy="Write --set a.b=c.")
         _seed(document, keys)
-        _assign(document, keys, _value(text), override)
+        _assign(document, keys, toml_value(text), override)
 
 
-def _value(text: str) -> Any:
+def toml_value(text: str) -> Any:
+    """The value that a text is in TOML, or the text itself."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from miles_core.config.describe import default_words, is_array, table_model, type_words
-from miles_core.config.schema import Config, PluginTable
+from miles_core.config.schema import Config, FunctionTable, PluginTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +50,8 @@ def _keys(table: type[BaseModel], path: str) -> list[str]:
         if table_model(field.annotation) is None
     ]
     if issubclass(table, PluginTable):
-        rows.append((f"{path}.*", "", "", "the plugin's own keys: `miles plugins show NAME`"))
+        function = issubclass(table, FunctionTable)
+        own = "the function's own keyword arguments" if function else "the plugin's own keys: `miles plugins show NAME`"
+        rows.append((f"{path}.*", "", "", own))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return ["  " + "  ".join(map(str.ljust, row, [*widths, 0])).rstrip() for row in rows]

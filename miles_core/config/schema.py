@@ -30,6 +30,10 @@ class PluginTable(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
+class FunctionTable(PluginTable):
+    """A table that names a function; keys other than the host's are its keyword arguments."""
+
+
 Adapter = Literal["slime"]
 ADAPTER = Field(None, description="the project whose signature the function at `use` has")
 
@@ -115,9 +119,10 @@ class DataTable(PluginTable):
     )
 
 
-class GenerateTable(PluginTable):
+class GenerateTable(FunctionTable):
     """``[rollout.generate]``: a function of yours in place of the turns between policy and environment."""
 
+    use: str = Field(min_length=1, description="turns, or module:attribute")
     adapter: Adapter | None = ADAPTER
 
 
@@ -128,7 +133,7 @@ class RolloutTable(Table):
     group_size: int = Field(ge=1, description="trajectories per task")
     generate: GenerateTable | None = Field(
         None,
-        description="the function that generates an episode: module:attribute, or a table with use",
+        description="the function that generates an episode, or a table with `use` and its options; default: turns",
     )
     max_turns: int = Field(1, ge=1, description="generations per trajectory")
     max_context_tokens: int = Field(ge=2, description="all tokens of a trajectory")
@@ -199,7 +204,7 @@ class SessionTable(Table):
     pick: str = Field("last", description="the turn whose conversation is trained: last, longest, or module:attribute")
 
 
-class CorrectionTable(PluginTable):
+class CorrectionTable(FunctionTable):
     """``[correction]``: factors on token losses for what separates rollout from training."""
 
     use: str = Field("none", min_length=1, description="none, tis, or module:attribute")
@@ -209,7 +214,8 @@ class ObjectiveTable(Table):
     """``[objective]``: how token losses become a gradient."""
 
     reduction: str = Field(
-        "token_mean", description="token_mean: over the whole step, dropped groups included; or module:attribute"
+        "token_mean",
+        description="what token losses are averaged over: token_mean, sequence_mean, group_mean, or module:attribute",
     )
     old_logprobs: Literal["proximal", "rollout"] = Field("proximal", description="denominator of the ratio")
     epochs: int = Field(1, ge=1, description="passes over a step")
@@ -348,7 +354,7 @@ class PluginsTable(Table):
     )
     autoload: bool = Field(True, description="false: of other distributions only those in `require` take part")
     strict: bool = Field(False, description="whatever `miles plugins doctor` would report stops the run")
-    hook_timeout: float = Field(60.0, gt=0, description="seconds that one lifecycle hook of one plugin may take")
+    hook_timeout: float = Field(60.0, gt=0, description="seconds that a plugin may take to observe one event of a run")
     slow_call: float = Field(10.0, gt=0, description="seconds after which a call into a plugin is reported as slow")
 
 

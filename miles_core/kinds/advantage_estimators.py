@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 from miles_core.kinds.base import Kind, PluginContext
 
@@ -11,14 +11,15 @@ if TYPE_CHECKING:
 
     from miles_core.types import Estimates, StepBatch
 
-Need = Literal["values", "reference_logprobs", "proximal_logprobs"]
+Need = Literal["reference_logprobs", "proximal_logprobs"]
 
 
 @runtime_checkable
 class AdvantageEstimator(Protocol):
     """Called once over the whole step, so that statistics never depend on how the step is split.
 
-    ``needs`` names the optional fields of :class:`StepBatch` that it reads.
+    ``needs`` names the optional fields of :class:`StepBatch` that it reads; this version computes no ``values``. The
+    arrays that it gets are read-only.
     """
 
     needs: tuple[Need, ...]
@@ -52,5 +53,7 @@ KIND = Kind(
     protocol=AdvantageEstimator,
     members=("needs", "estimate"),
     awaited={"estimate": False},
+    choices={"needs": get_args(Need)},
     adapt=adapt,
+    function=("step_batch",),
 )

@@ -21,8 +21,9 @@ class Kind:
     ``members`` are the attributes that a plugin object must have. ``awaited`` says of methods whether they must be
     ``async def`` (``True``) or must not be (``False``); others may be either. ``choices`` are the values that a member
     may have, where this version runs no other; a member that is a tuple holds some of them. ``adapt`` turns a plain
-    function into a factory, for kinds where a function is enough. ``wraps_app`` is set where the factory is called
-    ``cls(app, config, context)`` instead of ``cls(config, context)``.
+    function into a factory, for kinds where a function is enough; ``function`` names its arguments. ``offers`` are
+    keywords that it and the method of the same arguments get only if they take them. ``wraps_app`` is set where the
+    factory is called ``cls(app, config, context)`` instead of ``cls(config, context)``.
     """
 
     plural: str
@@ -34,6 +35,8 @@ class Kind:
     awaited: Mapping[str, bool] = field(default_factory=dict, hash=False)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     adapt: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    function: tuple[str, ...] = ()
+    offers: tuple[str, ...] = ()
     wraps_app: bool = False
 
     @property

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from miles_core.errors import PluginError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,13 +22,23 @@ class RunInfo:
     step: int = 0
 
 
-class TrainerHandle(Protocol):
-    """The trainer as hooks may act on it: its backend, and the module that is trained."""
+class TrainerHandle:
+    """The trainer as hooks may act on it: its ``backend``, and the module that is trained."""
 
-    @property
-    def backend(self) -> TrainBackend:
-        """The train backend."""
+    def __init__(self, backend: TrainBackend) -> None:
+        self.backend = backend
 
     @property
     def model(self) -> Any:
-        """The ``torch.nn.Module`` that is trained; changes in place count."""
+        """The ``torch.nn.Module`` that is trained; changes in place count.
+
+        Raises:
+            PluginError: if the backend has no single module, which is then reached through its own attributes.
+        """
+        try:
+            return self.backend.model  # type: ignore[attr-defined]
+        except AttributeError:
+            raise PluginError(
+                f"the train backend {type(self.backend).__name__} offers no `model`",
+                remedy="Use trainer.backend, or a backend that has one, such as torch.",
+            ) from None

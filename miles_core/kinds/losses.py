@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 from miles_core.kinds.base import Kind, PluginContext
 
@@ -59,7 +59,7 @@ class TokenLoss:
 class Loss(Protocol):
     """A per-token loss; it never reduces, so splitting a batch never changes a gradient.
 
-    ``needs`` names the optional inputs that it reads.
+    ``needs`` names the optional inputs that it reads. The tensors that it gets are its own copies.
     """
 
     needs: tuple[Need, ...]
@@ -92,5 +92,7 @@ KIND = Kind(
     protocol=Loss,
     members=("needs", "loss"),
     awaited={"loss": False},
+    choices={"needs": get_args(Need)},
     adapt=adapt,
+    function=("outputs", "batch"),
 )

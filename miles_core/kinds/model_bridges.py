@@ -98,4 +98,5 @@ KIND = Kind(
     table="[model] bridge",
     protocol=ModelBridge,
     members=("mapping", "routing_spec", "build", "replay_points"),
+    awaited={"routing_spec": False, "build": False, "replay_points": False},
 )

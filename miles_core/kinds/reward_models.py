@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 from miles_core.kinds.base import Kind, PluginContext
+from miles_core.lib.signatures import accepted, is_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -13,27 +15,28 @@ if TYPE_CHECKING:
 
 Scope = Literal["sample", "group"]
 
+OFFERS = ("group", "task")
+"""Keywords that ``score``, or a plain function, gets if it takes them."""
+
 
 @runtime_checkable
 class RewardModel(Protocol):
     """Scores items: single trajectories (``scope = "sample"``) or the trajectories of one group at once.
 
-    ``score`` gets a list of trajectories and returns one :class:`Reward` for each, in order. A reward that
-    could not be computed is ``Reward(None, reason)``, never 0.0.
+    A reward that could not be computed is ``Reward(None, reason)``, never 0.0. What it gets is read-only. A ``score``
+    that takes a keyword ``group`` gets all trajectories of the group that are scored, one that takes ``task`` their
+    task; a plain function likewise.
     """
 
     scope: Scope
 
-    async def score(self, items: Sequence[Trajectory]) -> list[Reward]:
-        """One reward per item."""
+    def score(self, items: Sequence[Trajectory]) -> Any:
+        """A list with one :class:`Reward` per item, in order; ``def`` runs in a thread, ``async def`` is awaited."""
 
 
 def adapt(function: Callable[..., Any]) -> Callable[[Any, PluginContext], RewardModel]:
-    """A factory for a plain ``fn(trajectory) -> float | None``, sync or async.
-
-    Sync functions run in a thread, so that a slow one never stalls generation.
-    """
-    from miles_core.types import Reward  # here, so that listing plugins does not import all data types
+    """A factory for a plain ``fn(trajectory) -> float | Reward | None``, sync or async."""
+    taken = accepted(function, 1, OFFERS)
 
     class FunctionReward:
         scope: Scope = "sample"
@@ -41,21 +44,27 @@ def adapt(function: Callable[..., Any]) -> Callable[[Any, PluginContext], Reward
         def __init__(self, config: Any, context: PluginContext) -> None:
             del config, context
 
-        async def score(self, items: Sequence[Trajectory]) -> list[Reward]:
-            from miles_core.lib.calls import call
+        def score(self, items: Sequence[Trajectory], **offered: Any) -> Any:
+            values = [function(item, **{name: offered.get(name) for name in taken}) for item in items]
+            return _awaited(values) if any(map(isawaitable, values)) else [_reward(value) for value in values]
 
-            rewards = []
-            for item in items:
-                value = await call(function, item)
-                rewards.append(value if isinstance(value, Reward) else _reward(value))
-            return rewards
+    class AsyncFunctionReward(FunctionReward):
+        async def score(self, items: Sequence[Trajectory], **offered: Any) -> list[Reward]:
+            values = [await function(item, **{name: offered.get(name) for name in taken}) for item in items]
+            return [_reward(value) for value in values]
 
-    return FunctionReward
+    return AsyncFunctionReward if is_async(function) else FunctionReward
+
+
+async def _awaited(values: Sequence[Any]) -> list[Reward]:
+    return [_reward(await value if isawaitable(value) else value) for value in values]
 
 
 def _reward(value: Any) -> Reward:
-    from miles_core.types import Reward
+    from miles_core.types import Reward  # here, so that listing plugins does not import all data types
 
+    if isinstance(value, Reward):
+        return value
     return Reward(None, "the reward function returned None") if value is None else Reward(float(value))
 
 
@@ -66,7 +75,8 @@ KIND = Kind(
     table="[[rewards]]",
     protocol=RewardModel,
     members=("scope", "score"),
-    awaited={"score": True},
     choices={"scope": get_args(Scope)},
     adapt=adapt,
+    function=("trajectory",),
+    offers=OFFERS,
 )

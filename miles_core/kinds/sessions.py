@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from miles_core.types import Generation, Message, Reward, Sample, SamplingParams, Status, TurnRecord
 
@@ -36,6 +36,50 @@ class Turn:
     stored: object = None
 
 
+class StoredTurn(Protocol):
+    """A turn as a session keeps it, for ``[session] pick``; ``parent`` is the turn that it continues."""
+
+    @property
+    def parent(self) -> StoredTurn | None:
+        """The turn before it in its conversation; ``None`` for a first one."""
+
+    @property
+    def response(self) -> Message:
+        """What the policy said."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of the conversation up to and with this turn."""
+
+    def messages(self) -> Iterator[Message]:
+        """The conversation up to and with this turn."""
+
+
+class MessageMatch(Protocol):
+    """``[session] match``: whether a given message stands for a stored one; asked only where the two differ.
+
+    The tokens of a conversation that is continued are always the stored ones.
+    """
+
+    def __call__(self, stored: Message, given: Message, /) -> bool:
+        """Whether ``given`` is ``stored`` as a client sends it back."""
+
+
+class TurnPick(Protocol):
+    """``[session] pick``: the turn whose conversation becomes the sample, of one or more in the order stored."""
+
+    def __call__(self, turns: Sequence[StoredTurn], /) -> StoredTurn:
+        """One of ``turns``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What is trained of a session: the messages up to a turn, and the stored turns among them, in order."""
+
+    messages: tuple[Message, ...]
+    turns: tuple[object, ...]
+
+
 class Session(Protocol):
     """One conversation; stored tokens are never rendered or tokenized again."""
 
@@ -58,8 +102,26 @@ class Session(Protocol):
             SessionError: if the turn is not this session's, was not aborted, or has no room left.
         """
 
-    def sample(self, *, status: Status, turns: Sequence[TurnRecord], reward: Reward | None = None) -> Sample:
-        """The conversation that ends in the last stored turn, as one training sequence."""
+    def picked(self, turn: Turn | None = None) -> Conversation:
+        """The conversation up to ``turn``, or to the one that ``[session] pick`` chooses; empty before the first turn.
+
+        Raises:
+            SessionError: if the choice fails, or is none of the stored turns.
+        """
+
+    def sample(
+        self,
+        *,
+        status: Status,
+        turns: Sequence[TurnRecord],
+        reward: Reward | None = None,
+        conversation: Conversation | None = None,
+    ) -> Sample:
+        """A conversation as one training sequence, by default the picked one; ``turns`` are the records of its turns.
+
+        Raises:
+            SessionError: as :meth:`picked`.
+        """
 
 
 class SessionFactory(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from miles_core.kinds.base import Kind
 
@@ -103,7 +103,7 @@ class TrainBackend(Protocol):
     def replay_metrics(self) -> Mapping[str, float]:
         """Routing metrics gathered since the last call."""
 
-    def close(self) -> Any:
+    def close(self) -> None:
         """Release everything."""
 
 

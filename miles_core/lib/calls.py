@@ -7,29 +7,35 @@ import contextvars
 import inspect
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from miles_core.lib.error_text import error_text
+from miles_core.lib.signatures import is_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-async def call(function: Callable[..., Any], *arguments: Any) -> Any:
+async def call(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
     """Await a coroutine function; run a plain one in a thread, and await what it returns if that is awaitable.
 
     What would end or cancel the caller, such as ``SystemExit``, comes out as a RuntimeError: it is the plugin's.
     """
     try:
-        if inspect.iscoroutinefunction(function):
-            return await function(*arguments)
-        result = await run_in_thread(function, *arguments)
+        if is_async(function):
+            return await function(*arguments, **keywords)
+        result = await run_in_thread(partial(function, *arguments, **keywords))
         return await result if inspect.isawaitable(result) else result
-    except (SystemExit, KeyboardInterrupt) as stop:
-        raise RuntimeError(f"it raised {stop!r}") from stop
+    except (Exception, GeneratorExit):  # the latter closes this coroutine
+        raise
     except asyncio.CancelledError as cancelled:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
         raise RuntimeError("it raised CancelledError") from cancelled
+    except BaseException as stop:
+        raise RuntimeError(f"it raised {error_text(stop)}") from stop
 
 
 async def run_in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -55,8 +61,8 @@ async def run_in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
         error: BaseException | None = None
         try:
             result = context.run(function, *arguments)
-        except StopIteration as stop:  # a future cannot carry it
-            error = RuntimeError(f"the function raised {stop!r}")
+        except (StopIteration, GeneratorExit) as stop:  # the first a future cannot carry
+            error = RuntimeError(f"it raised {error_text(stop)}")
         except BaseException as caught:  # noqa: BLE001 - raised again where the call is awaited
             error = caught
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more

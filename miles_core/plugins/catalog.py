@@ -2,46 +2,60 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections import defaultdict
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from miles_core.config.suggest import did_you_mean
-from miles_core.errors import MilesError, PluginNotFound
+from miles_core.errors import MilesError
+from miles_core.plugins.conflicts import conflicts
 from miles_core.plugins.discovery import HOOKS_GROUP
+from miles_core.plugins.listing import Listed
 from miles_core.plugins.loader import import_target
-from miles_core.plugins.manager import DistributionPlugin, Manager
+from miles_core.plugins.manager import DistributionPlugin, Manager, place
+from miles_core.plugins.policy import OWN
+from miles_core.plugins.preferences import check_preferred
+from miles_core.plugins.problem import Problem
 from miles_core.plugins.reference import HOOKS, PluginRef, normalise, tidy_target
 from miles_core.plugins.registry import Registry
+from miles_core.plugins.requirements import blocked_names, check_required, parsed
+from miles_core.plugins.standing import Standing, standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from miles_core.plugins.discovery import Discovery, PluginDistribution
-
-
-logger = logging.getLogger("miles.plugins")
+    from miles_core.plugins.implementations import Implementation
+    from miles_core.plugins.policy import PluginPolicy
 
 
 class Catalog:
     """References to every plugin, by kind, name and distribution; filling it imports nothing.
 
-    ``failures`` are hand-written modules that could not be imported or registered, one sentence each.
+    Raises:
+        PluginNotFound: if the policy names what is not installed, or requires another version.
+        ConfigError: if a name in the policy is malformed.
     """
 
-    def __init__(self, discovery: Discovery, block: Iterable[str]) -> None:
+    def __init__(self, discovery: Discovery, policy: PluginPolicy) -> None:
         self._manager = Manager()
+        self._policy = policy
         self._refs: list[PluginRef] = []
-        self._blocked: list[PluginRef] = []
         self._modules: list[PluginRef] = []
-        self._metadata_problems = discovery.problems
-        self.failures: list[str] = []
-        barred = _barred(block, discovery)
-        for distribution in discovery.distributions:
-            self._add(distribution, blocked=distribution.name in barred)
-        self._waiting = self.modules
+        self._left_out: list[PluginRef] = []
+        self._broken: list[Problem] = []
+        self._distributions = {distribution.name: distribution for distribution in discovery.distributions}
+        blocked, required = blocked_names(policy, discovery), parsed(policy)
+        self._standings = {
+            name: standing(distribution, policy, blocked, required)
+            for name, distribution in self._distributions.items()
+        }
+        check_required(required, discovery, self._standings)
+        self._problems = [problem for problem in discovery.problems if self._concerns(problem.distribution)]
+        for name, found in self._standings.items():
+            self._problems.extend(found.problems)
+            self._add(self._distributions[name], found)
+        self._waiting = tuple(sorted(self._modules, key=lambda module: place(module.qualified_name)))
+        self._check_preferred({module.distribution for module in self._waiting})
 
     @property
     def refs(self) -> tuple[PluginRef, ...]:
@@ -49,9 +63,16 @@ class Catalog:
         return _ordered(self._refs)
 
     @property
-    def blocked(self) -> tuple[PluginRef, ...]:
-        """What blocked distributions would have offered."""
-        return _ordered(self._blocked)
+    def listing(self) -> tuple[Listed, ...]:
+        """Everything that is known, also what is left out."""
+        rows = [
+            *(Listed(ref, self.standing_of(ref).state) for ref in self._refs),
+            *(Listed(module, "computed") for module in self._modules),
+        ]
+        for ref in self._left_out:
+            found = self.standing_of(ref)
+            rows.append(Listed(ref, found.state, found.reason, found.remedy))
+        return tuple(sorted(rows, key=lambda row: _key(row.ref)))
 
     @property
     def modules(self) -> tuple[PluginRef, ...]:
@@ -59,9 +80,27 @@ class Catalog:
         return _ordered(self._modules)
 
     @property
-    def problems(self) -> tuple[str, ...]:
-        """All that is wrong, one sentence each: metadata, failed modules, names that several distributions offer."""
-        return (*self._metadata_problems, *self.failures, *_conflicts(self._refs))
+    def problems(self) -> tuple[Problem, ...]:
+        """All that is wrong: metadata, versions, failed modules, names that several plugins have."""
+        return (*self._problems, *self._broken, *conflicts(self._refs, self._policy.prefer))
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Hand-written modules that could not be imported or registered, one sentence each."""
+        return tuple(str(problem) for problem in self._broken)
+
+    @property
+    def prefer(self) -> tuple[str, ...]:
+        """The ``distribution/name`` that win collisions."""
+        return self._policy.prefer
+
+    def distribution(self, name: str) -> PluginDistribution | None:
+        """The distribution of a normalised name, if it offers plugins."""
+        return self._distributions.get(name)
+
+    def standing_of(self, ref: PluginRef) -> Standing:
+        """The standing of a plugin's distribution; a written target is the user's own choice."""
+        return self._standings.get(ref.distribution or "") or Standing("compatible")
 
     def run_modules(self) -> None:
         """Import the hand-written modules, once, and take the plugins that they add; a broken one is a failure."""
@@ -71,68 +110,61 @@ class Catalog:
             registry = Registry(module.distribution or "", module.version or "")
             try:
                 with redirect_stdout(sys.stderr):
-                    self._manager.collect(import_target(module), module.qualified_name, registry)
+                    self._manager.collect(import_target(module), module.qualified_name, registry, module.label)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - nobody asked for it: a row, not the end
-                self.failures.append(_failure(module, error))
+                self._fail(module, error)
             else:
                 self._refs.extend(registry.refs)
+        if waiting:
+            self._check_preferred()
 
-    def call(self, hook: str, **arguments: Any) -> None:
-        """Call an observer hook of every module; one that raises is warned about, and the others are called."""
-        plugins = list(self._manager.get_plugins())
-        for plugin in plugins:
-            others = [other for other in plugins if other is not plugin]
-            try:
-                self._manager.subset_hook_caller(hook, others)(**arguments)
-            except Exception as error:  # noqa: BLE001 - an observer decides nothing
-                name = self._manager.get_name(plugin)
-                logger.warning("%s: %s() raised %s: %s", name, hook, type(error).__name__, error)
+    @property
+    def implementations(self) -> list[Implementation]:
+        """The lifecycle hooks of the modules that ran, in the order in which they are called."""
+        return self._manager.implementations
 
-    def _add(self, distribution: PluginDistribution, *, blocked: bool) -> None:
+    def _add(self, distribution: PluginDistribution, found: Standing) -> None:
         registry = Registry(distribution.name, distribution.version)
         plugin = DistributionPlugin(distribution)
-        if blocked:
-            plugin.miles_register(registry)
-            self._blocked.extend(registry.refs)
-            return
-        self._manager.collect(plugin, distribution.name, registry)
-        self._refs.extend(registry.refs)
-        self._modules.extend(
+        modules = [
             PluginRef(HOOKS, entry.name, tidy_target(entry.value), distribution.name, distribution.version)
             for entry in distribution.entries
             if entry.group == HOOKS_GROUP
-        )
+        ]
+        if found.takes_part:
+            self._manager.collect(plugin, distribution.name, registry)
+            self._refs.extend(registry.refs)
+            self._modules.extend(modules)
+        else:
+            plugin.miles_register(registry)
+            self._left_out.extend((*registry.refs, *modules))
+
+    def _concerns(self, name: str) -> bool:
+        """Whether problems with a distribution are worth a word: not if the user turned it off."""
+        if name in self._standings:
+            return self._standings[name].state not in ("blocked", "off")
+        return self._policy.third_party or name == OWN
+
+    def _fail(self, module: PluginRef, error: BaseException) -> None:
+        text, remedy = f"{type(error).__name__}: {error}", ""
+        if isinstance(error, MilesError):
+            text, remedy = error.message, error.remedy or ""
+        text = text if str(module) in text else f"{module} failed to register: {text}"
+        remedy = remedy or f"Repair {module.distribution}, or name it in [plugins] block."
+        self._broken.append(Problem(text, remedy, module.distribution or ""))
+
+    def _check_preferred(self, open_distributions: Iterable[str | None] = ()) -> None:
+        """Refuse unknown preferences, except for distributions whose modules may yet add the plugin."""
+        offered: dict[str, set[str]] = {name: set() for name in self._distributions}
+        for ref in (*self._refs, *self._left_out):
+            offered[ref.distribution or ""].add(ref.name)
+        waiting = set(open_distributions)
+        check_preferred([text for text in self.prefer if normalise(text.partition("/")[0]) not in waiting], offered)
+
+
+def _key(ref: PluginRef) -> tuple[str, str, str, str]:
+    return ref.kind, ref.name, ref.distribution or "", ref.target
 
 
 def _ordered(refs: Iterable[PluginRef]) -> tuple[PluginRef, ...]:
-    return tuple(sorted(refs, key=lambda ref: (ref.kind, ref.name, ref.distribution or "", ref.target)))
-
-
-def _barred(block: Iterable[str], discovery: Discovery) -> set[str]:
-    barred = {normalise(name) for name in block}
-    installed = [distribution.name for distribution in discovery.distributions]
-    if unknown := sorted(barred.difference(installed)):
-        raise PluginNotFound(
-            f"[plugins] block names {unknown[0]!r}, which offers no plugins; these do: {', '.join(installed)}",
-            remedy=did_you_mean(unknown[0], installed) or f"Take {unknown[0]!r} out.",
-        )
-    return barred
-
-
-def _failure(module: PluginRef, error: BaseException) -> str:
-    if isinstance(error, MilesError):
-        text = f"{error.message}. {error.remedy}" if error.remedy else error.message
-    else:
-        text = f"{type(error).__name__}: {error}"
-    return text if str(module) in text else f"{module} failed to register: {text}"
-
-
-def _conflicts(refs: Iterable[PluginRef]) -> list[str]:
-    same: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    for ref in refs:
-        same[ref.kind, ref.name].add(ref.qualified_name)
-    return [
-        f"{kind} {name!r} is offered more than once; write one of: {', '.join(sorted(qualified))}"
-        for (kind, name), qualified in sorted(same.items())
-        if len(qualified) > 1
-    ]
+    return tuple(sorted(refs, key=_key))

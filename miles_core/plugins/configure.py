@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from miles_core.config.suggest import unknown_key
 from miles_core.errors import ConfigError, PluginError
 from miles_core.kinds import KINDS
+from miles_core.lib.error_text import error_text, value_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -31,7 +32,9 @@ def config_model(factory: Any, ref: PluginRef, host_keys: Collection[str] = HOST
     from pydantic import BaseModel
 
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise PluginError(f"the Config of {ref} is {model!r}", remedy="Make it a subclass of pydantic.BaseModel.")
+        raise PluginError(
+            f"the Config of {ref} is {value_text(model)}", remedy="Make it a subclass of pydantic.BaseModel."
+        )
     if taken := sorted(_keys(model) & set(host_keys)):
         raise PluginError(
             f"the Config of {ref} declares {', '.join(taken)}, which belongs to the host",
@@ -64,9 +67,11 @@ def make_config(model: type[BaseModel] | None, ref: PluginRef, options: Mapping[
         config = model.model_validate(dict(options))
     except ValidationError as error:
         lines = explain(error, model) + [line for line in lines if model.model_config.get("extra") != "forbid"]
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise PluginError(
-            f"{where}: the Config of {ref} failed: {type(error).__name__}: {error}",
+            f"{where}: the Config of {ref} failed: {error_text(error)}",
             remedy="Let its validators raise ValueError.",
         ) from error
     if lines or config is None:

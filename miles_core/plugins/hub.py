@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import MilesError, PluginError
+from miles_core.lib.error_text import error_text
 from miles_core.plugins.catalog import Catalog
 from miles_core.plugins.configure import HOST_KEYS, config_model, make_config
 from miles_core.plugins.contract import check_object
@@ -21,6 +23,14 @@ if TYPE_CHECKING:
 
     from miles_core.config.schema import PluginTable
     from miles_core.kinds import PluginContext
+    from miles_core.plugins.discovery import PluginDistribution
+    from miles_core.plugins.hooks import Hooks
+    from miles_core.plugins.listing import Listed
+    from miles_core.plugins.problem import Problem
+    from miles_core.plugins.standing import State
+
+
+logger = logging.getLogger("miles.plugins")
 
 
 class Hub:
@@ -39,14 +49,25 @@ class Hub:
         """Find all plugins on ``path`` (default: ``sys.path``) by metadata, except those that ``policy`` leaves out.
 
         Raises:
-            PluginNotFound: if the policy names a distribution that offers no plugins.
+            PluginNotFound: if the policy names what is not installed, or requires another version.
+            ConfigError: if a name in the policy is malformed.
+            PluginError: if anything is wrong and the policy is strict.
         """
-        return cls(Catalog(find_distributions(path), (policy or PluginPolicy.of()).block))
+        policy = policy or PluginPolicy.of()
+        hub = cls(Catalog(find_distributions(path), policy))
+        if policy.strict:
+            hub.refuse_problems()
+        return hub
 
     @property
-    def blocked(self) -> tuple[PluginRef, ...]:
-        """What blocked distributions would have offered."""
-        return self._catalog.blocked
+    def listing(self) -> tuple[Listed, ...]:
+        """Everything that is installed with its state, also what is left out, and why."""
+        return self._catalog.listing
+
+    @property
+    def left_out(self) -> tuple[Listed, ...]:
+        """What is installed and may not be used: blocked, off or incompatible."""
+        return tuple(row for row in self.listing if row.left_out)
 
     @property
     def modules(self) -> tuple[PluginRef, ...]:
@@ -56,7 +77,34 @@ class Hub:
     @property
     def problems(self) -> tuple[str, ...]:
         """What is wrong with plugins that nobody asked for, one sentence each."""
+        return tuple(str(problem) for problem in self._catalog.problems)
+
+    @property
+    def diagnosis(self) -> tuple[Problem, ...]:
+        """The same, with remedies apart."""
         return self._catalog.problems
+
+    def refuse_problems(self) -> None:
+        """Import the hand-written modules, and refuse to go on if anything is wrong with any plugin.
+
+        Raises:
+            PluginError: with all of it.
+        """
+        self._catalog.run_modules()
+        if problems := self.problems:
+            lines = "".join(f"\n  {problem}" for problem in problems)
+            raise PluginError(
+                f"{len(problems)} problems with plugins, and [plugins] strict (--strict-plugins) allows none:{lines}",
+                remedy="Run `miles plugins doctor` after repairing them, or turn strict off.",
+            )
+
+    def state_of(self, ref: PluginRef) -> State:
+        """The state of a plugin's distribution; ``compatible`` for a written target."""
+        return self._catalog.standing_of(ref).state
+
+    def distribution(self, name: str) -> PluginDistribution | None:
+        """What is installed under a normalised name, if it offers plugins."""
+        return self._catalog.distribution(name)
 
     def refs(self, kind: str | None = None, *, computed: bool = False) -> tuple[PluginRef, ...]:
         """The plugins by kind, name and distribution; ``computed`` imports hand-written modules and adds theirs.
@@ -76,7 +124,7 @@ class Hub:
         Raises:
             PluginNotFound: if nothing, or more than one plugin, answers.
         """
-        return resolve(kind, ref, self.refs(computed=True), self.blocked, self._catalog.failures)
+        return resolve(kind, ref, self.refs(computed=True), self.left_out, self._catalog.prefer, self._catalog.failures)
 
     def load(self, ref: PluginRef, adapter: str | None = None) -> Callable[..., Any]:
         """Import the plugin, check it and return its factory; the same one every time.
@@ -115,10 +163,17 @@ class Hub:
         model = config_model(self.load(ref, adapter_of(table)), ref, host_keys)
         return make_config(model, ref, table.options if options is None else options)
 
-    def call(self, hook: str, **arguments: Any) -> None:
-        """Call an observer hook, such as ``miles_eval_finished``, of every module that has it, in a fixed order."""
+    def hooks(self, timeout: float = 60.0, slow_call: float = 10.0) -> Hooks:
+        """The lifecycle hooks of all hand-written modules, which are imported now.
+
+        A module that cannot be imported or registered is a warning; for the rest see ``Hooks``.
+        """
+        from miles_core.plugins.hooks import Hooks  # with an event loop behind it: not for `miles plugins list`
+
         self._catalog.run_modules()
-        self._catalog.call(hook, **arguments)
+        for failure in self._catalog.failures:
+            logger.warning("%s", failure)
+        return Hooks(self._catalog.implementations, timeout, slow_call)
 
     def create(
         self,
@@ -142,9 +197,11 @@ class Hub:
         except MilesError as error:
             error.add_note(f"while making the {ref}")
             raise
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise PluginError(
-                f"{ref} failed to start: {type(error).__name__}: {error}", remedy="Check its options, or repair it."
+                f"{ref} failed to start: {error_text(error)}", remedy="Check its options, or repair it."
             ) from error
         check_object(ref, made)
         return made

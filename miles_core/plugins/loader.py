@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 import traceback
-from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from miles_core.adapters import adapted
 from miles_core.errors import PluginError
 from miles_core.kinds import KINDS
+from miles_core.lib.error_text import error_text, value_text
+from miles_core.plugins.call_shape import check_factory
 from miles_core.plugins.contract import check_class, check_function
 from miles_core.plugins.reference import PluginRef, split_target
+from miles_core.plugins.side_effects import contained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,16 +28,19 @@ def load_factory(ref: PluginRef, adapter: str | None = None) -> Callable[..., An
     """
     target = import_target(ref) if ref.factory is None else ref.factory
     kind = KINDS[ref.kind]
+    if adapter is not None and callable(target):
+        return _named_after(target, _adapted(ref, adapter, target))
     if isinstance(target, type):
         check_class(ref, target)
+        check_factory(ref, target)
         return target
+    if isinstance(target, functools.partial) and isinstance(target.func, type):
+        return _partial_class(ref, target, target.func)
     if not callable(target):
         raise PluginError(
-            f"{ref} is {_short(target)} of type {type(target).__name__}, which is not callable",
+            f"{ref} is {value_text(target)} of type {type(target).__name__}, which is not callable",
             remedy=f"Let its target name a class{' or a function' if kind.adapt else ''}.",
         )
-    if adapter is not None:
-        return _named_after(target, adapted(adapter, ref.kind, target))
     if kind.adapt is None:
         raise PluginError(
             f"{ref} is a function; it must be a class",
@@ -46,12 +50,29 @@ def load_factory(ref: PluginRef, adapter: str | None = None) -> Callable[..., An
     return _named_after(target, kind.adapt(target))
 
 
+def _partial_class(ref: PluginRef, factory: functools.partial[Any], cls: type) -> Callable[..., Any]:
+    """A class with some of its arguments given; what is declared on the class is found on the factory too."""
+    check_class(ref, cls)
+    check_factory(ref, factory)
+    declared = {name: getattr(cls, name) for name in dir(cls) if not name.startswith("_")}
+    named = functools.update_wrapper(functools.partial(factory), cls, updated=())
+    vars(named).update(declared)
+    return named
+
+
+def _adapted(ref: PluginRef, adapter: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    try:
+        return adapted(adapter, ref.kind, function)
+    except PluginError as error:
+        raise PluginError(f"{ref}: {error.message}", remedy=error.remedy) from error
+
+
 def _named_after(function: Callable[..., Any], factory: Callable[..., Any]) -> Callable[..., Any]:
     return functools.update_wrapper(factory, function, assigned=("__module__", "__name__", "__doc__"), updated=())
 
 
 def import_target(ref: PluginRef) -> Any:
-    """The module or attribute that ``ref.target`` names; what its import prints goes to stderr.
+    """The module or attribute that ``ref.target`` names; see :func:`contained` for what its import may not do.
 
     Raises:
         PluginError: if the target is malformed, or its import fails or exits.
@@ -61,13 +82,15 @@ def import_target(ref: PluginRef) -> Any:
         raise PluginError(f"{ref}: its target is malformed", remedy="Write module:attribute.")
     module_name, attribute = parts
     try:
-        with redirect_stdout(sys.stderr):
+        with contained(ref):
             found: Any = importlib.import_module(module_name)
             for name in attribute.split(".") if attribute else ():
                 found = getattr(found, name)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise PluginError(
-            f"{ref} cannot be loaded: {type(error).__name__}: {error}{_place(error)}",
+            f"{ref} cannot be loaded: {error_text(error)}{_place(error)}",
             remedy=_remedy(ref, module_name, error),
         ) from error
     return found
@@ -95,8 +118,3 @@ def _place(error: BaseException) -> str:
         if frame.filename not in (__file__, importlib.__file__) and not frame.filename.startswith("<frozen")
     ]
     return f" (at {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

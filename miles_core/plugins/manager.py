@@ -10,14 +10,15 @@ import pluggy
 from miles_core.errors import PluginError
 from miles_core.plugins import hookspecs
 from miles_core.plugins.discovery import HOOKS_GROUP
+from miles_core.plugins.implementations import PREFIX, SPECS, implementations
+from miles_core.plugins.policy import OWN
 
 if TYPE_CHECKING:
     from pluggy import HookimplOpts
 
     from miles_core.plugins.discovery import PluginDistribution
+    from miles_core.plugins.implementations import Implementation
     from miles_core.plugins.registry import Registry
-
-PREFIX = "miles_"
 
 
 class DistributionPlugin:
@@ -34,38 +35,59 @@ class DistributionPlugin:
 
 
 class Manager(pluggy.PluginManager):
-    """Takes ``miles_*`` functions as hook implementations, decorated or not, and nothing else."""
+    """Takes ``miles_*`` functions as hook implementations, decorated or not, and nothing else.
+
+    pluggy keeps the books: who is registered, under which name, against which specifications. The calls are made
+    directly, in an order of our own, because pluggy's depends on who was registered when.
+    """
 
     def __init__(self) -> None:
         super().__init__(hookspecs.PROJECT)
         self.add_hookspecs(hookspecs)
+        self._implementations: dict[str, list[Implementation]] = {}
+
+    @property
+    def implementations(self) -> list[Implementation]:
+        """All that are registered: those of miles-hub first, then by distribution and name."""
+        return [one for name in sorted(self._implementations, key=place) for one in self._implementations[name]]
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> HookimplOpts | None:
-        """Options of the hook implementation ``name``, ``None`` if it is none.
-
-        Raises:
-            PluginError: if a parameter has a default, because pluggy would never pass it.
-        """
-        if not name.startswith(PREFIX) or not inspect.isroutine(inspect.getattr_static(plugin, name, None)):
+        """Options of the hook implementation ``name``, ``None`` if it is none."""
+        if name not in SPECS or not inspect.isroutine(inspect.getattr_static(plugin, name, None)):
             return None
-        parameters = inspect.signature(getattr(plugin, name)).parameters.values()
-        defaults = [parameter.name for parameter in parameters if parameter.default is not parameter.empty]
-        if defaults:
-            raise PluginError(f"the parameter {defaults[0]!r} of {name} has a default", remedy="Remove the default.")
         return super().parse_hookimpl_opts(plugin, name) or _plain_hookimpl()
 
-    def collect(self, plugin: Any, name: str, registry: Registry) -> None:
-        """Register ``plugin`` and let it, and no other, fill ``registry``; on failure it is taken out again."""
+    def collect(self, plugin: Any, name: str, registry: Registry, label: str | None = None) -> None:
+        """Register ``plugin`` and let it fill ``registry``; one that fails is not registered.
+
+        ``name`` is ``distribution`` or ``distribution/name``, ``label`` what messages call the plugin.
+
+        Raises:
+            PluginError: if it implements no hook, or one wrongly, or is registered already.
+        """
+        found = implementations(plugin, label or name)
+        if not found:
+            raise PluginError(
+                f"{name} implements no hook", remedy=f"Define a function {PREFIX}... in it, such as miles_register."
+            )
+        if self.is_registered(plugin):
+            raise PluginError(f"{name} and {self.get_name(plugin)} name the same module", remedy="Name it once.")
         self.register(plugin, name)
         try:
             self.check_pending()
-            if not self.get_hookcallers(plugin):
-                raise PluginError(f"{name} implements no hook", remedy="Define miles_register(registry) in it.")
-            others = [other for other in self.get_plugins() if other is not plugin]
-            self.subset_hook_caller("miles_register", others)(registry=registry)
+            for implementation in found:
+                if implementation.hook == "miles_register":
+                    implementation.bound({"registry": registry})()
         except BaseException:
             self.unregister(plugin)
             raise
+        self._implementations[name] = found
+
+
+def place(name: str) -> tuple[bool, str, str]:
+    """The place of ``distribution/name`` in the order in which hooks are called."""
+    distribution, _, own = name.partition("/")
+    return distribution != OWN, distribution, own
 
 
 def _plain_hookimpl() -> HookimplOpts:

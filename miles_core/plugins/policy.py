@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,3 +46,7 @@ class PluginPolicy:
             strict=(table.strict if table else False) or environ.get(STRICT, "") not in ("", "0"),
             third_party=environ.get(THIRD_PARTY, "") != "none",
         )
+
+    def lenient(self) -> PluginPolicy:
+        """The same without strictness, for commands that show what is wrong."""
+        return replace(self, strict=False)

@@ -11,6 +11,9 @@ from miles_core.kinds import KINDS
 HOOKS = "hooks"
 """The ``kind`` of references to hand-written modules (entry-point group ``miles``)."""
 
+FUNCTIONS = "functions"
+"""The ``kind`` of references to functions that a key of the config names, such as ``[session] match``."""
+
 _TARGET = re.compile(r"\s*(?P<module>[^:\s\[]+)\s*(:\s*(?P<attribute>[^:\s\[]+)\s*)?(?P<extras>\[.*\]\s*)?")
 
 
@@ -41,7 +44,8 @@ class PluginRef:
         return f"{self.name} ({self.distribution} {self.version})" if self.distribution else self.target
 
     def __str__(self) -> str:
-        singular = KINDS[self.kind].singular if self.kind in KINDS else "plugin module"
+        others = {HOOKS: "plugin module", FUNCTIONS: "function"}
+        singular = KINDS[self.kind].singular if self.kind in KINDS else others.get(self.kind, "plugin")
         if self.distribution is None:
             return f"{singular} {self.target}"
         return f"{singular} {self.name!r} ({self.target}, distribution {self.distribution} {self.version})"

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 from miles_core.config.suggest import did_you_mean
 from miles_core.errors import PluginError, PluginNotFound
 from miles_core.kinds import KINDS
-from miles_core.plugins.reference import PluginRef, normalise
+from miles_core.plugins.conflicts import choices
+from miles_core.plugins.preferences import preferred
+from miles_core.plugins.reference import HOOKS, PluginRef, normalise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from miles_core.kinds import Kind
+    from miles_core.plugins.listing import Listed
 
 
 def kind_named(kind: str) -> Kind:
@@ -38,31 +41,43 @@ def matching(refs: Sequence[PluginRef], text: str) -> list[PluginRef]:
 
 
 def resolve(
-    kind: str, text: str, refs: Sequence[PluginRef], blocked: Sequence[PluginRef], failures: Sequence[str]
+    kind: str,
+    text: str,
+    refs: Sequence[PluginRef],
+    left_out: Sequence[Listed] = (),
+    prefer: Sequence[str] = (),
+    failures: Sequence[str] = (),
 ) -> PluginRef:
     """The one plugin of ``kind`` that ``text`` names, or a reference to the target that it writes out.
+
+    ``prefer`` holds the ``distribution/name`` that win where several plugins have a name.
 
     Raises:
         PluginNotFound: if nothing, or more than one thing, answers; says what exists and why others do not count.
     """
     singular = kind_named(kind).singular
     matches = matching([ref for ref in refs if ref.kind == kind], text)
+    barred = [row for row in left_out if row.ref.kind == kind and row.ref in matching([row.ref], text)]
+    if wanted := preferred([*matches, *(row.ref for row in barred)], prefer):
+        matches = [ref for ref in wanted if ref in matches]
+        barred = [row for row in barred if row.ref in wanted]
     if len(matches) == 1:
         return matches[0]
     if matches:
-        qualified = ", ".join(sorted(str(ref) for ref in matches))
+        found = ", ".join(sorted(str(ref) for ref in matches))
         raise PluginNotFound(
-            f"{len(matches)} plugins answer to {text!r}: {qualified}",
-            remedy=f"Write one of: {', '.join(sorted({ref.qualified_name for ref in matches}))}.",
+            f"{len(matches)} plugins answer to {text!r}: {found}", remedy=f"Write one of: {choices(matches)}."
         )
-    if barred := matching([ref for ref in blocked if ref.kind == kind], text):
+    if barred:
+        row = barred[0]
         raise PluginNotFound(
-            f"the {singular} {text!r} is installed but blocked: {barred[0]}",
-            remedy=f"Take {barred[0].distribution!r} out of [plugins] block.",
+            f"the {singular} {text!r} is installed but {row.state}, because {row.reason}: {row.ref}", remedy=row.remedy
         )
     if target := _written_target(text):
         return PluginRef(kind, text, target)
-    raise _not_found(kind, text, refs, failures)
+    unseen = {row.ref.qualified_name: row.state for row in left_out if row.ref.kind == HOOKS}
+    unheard = [f"{name} may add it, but is {state}" for name, state in unseen.items()]
+    raise _not_found(kind, text, refs, [*failures, *unheard])
 
 
 def _written_target(text: str) -> str | None:

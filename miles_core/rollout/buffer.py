@@ -65,20 +65,22 @@ class StepBuffer:
 
         Raises:
             RolloutError: if a token is newer than ``version``, the committed one: versions never go backwards; or if
-                a filter raises.
+                a filter fails.
         """
         async with self._changed:
             while step not in self._ready:
                 if self._ended:
                     return None
                 await self._changed.wait()
-            rollout = self._ready.pop(step)
+            rollout = self._ready[step]
         buffered = [BufferedGroup(group, staleness(group, version)) for group in rollout.kept]
         fresh = [item for item in buffered if item.staleness <= self._max_staleness]
         dropped = rollout.dropped.copy()
         if stale := len(buffered) - len(fresh):
             dropped["stale"] += stale
-        return replace(rollout, kept=tuple(self._filters.apply_in_buffer(fresh, dropped)), dropped=dropped)
+        kept = await self._filters.apply_in_buffer(fresh, dropped)
+        del self._ready[step]  # only now: a filter that fails must not cost a checkpoint the step
+        return replace(rollout, kept=tuple(kept), dropped=dropped)
 
     async def trained(self, step: int) -> None:
         """Say that a step was trained and its weights are committed."""

@@ -10,11 +10,15 @@ import anyio
 
 from miles_core.errors import MilesError, RolloutError
 from miles_core.kinds.environments import Observation, Step
-from miles_core.lib.calls import call
+from miles_core.lib.error_text import error_text, value_text
+from miles_core.lib.frozen import frozen
 from miles_core.lib.numbers import is_finite
+from miles_core.lib.plugin_calls import CallTimeoutError, PluginCalls
 from miles_core.types import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from miles_core.kinds.environments import Environment
     from miles_core.types import Task
 
@@ -23,17 +27,37 @@ logger = logging.getLogger("miles.rollout")
 
 
 class EnvironmentRunner:
-    """One episode's environment; ``name`` is how errors call it."""
+    """One episode's environment; it is made by ``make`` when the episode begins, where it is not given.
 
-    def __init__(self, environment: Environment, name: str, timeout: float) -> None:
+    ``name`` is how errors call it unless ``calls``, those into the plugin, say it. What it gets is read-only.
+    """
+
+    def __init__(
+        self,
+        environment: Environment | None,
+        name: str,
+        timeout: float,
+        calls: PluginCalls | None = None,
+        *,
+        make: Callable[[], Environment] | None = None,
+    ) -> None:
         self._environment = environment
-        self._name = name
+        self._make = make
+        self._calls = calls or PluginCalls(name, f"environment {name}")
+        self._title = self._calls.title
         self._timeout = timeout
 
     async def reset(self, task: Task, seed: int) -> Message | None:
         """Begin the episode; what it shows first, as a message."""
-        observation = await self._call("reset", task, seed)
+        observation = await self._run("reset", self._begin, frozen(task), seed)
         return None if observation is None else await self.message(observation)
+
+    def _begin(self, task: Task, seed: int) -> Any:
+        """Make the environment, which may block as well, and reset it."""
+        if self._environment is None:
+            assert self._make is not None
+            self._environment = self._make()
+        return self._environment.reset(task, seed)
 
     async def step(self, response: Message) -> Step:
         """Act on the policy's turn.
@@ -41,17 +65,15 @@ class EnvironmentRunner:
         Raises:
             RolloutError: if the environment raises, hangs or returns something else than a Step.
         """
-        step = await self._call("step", response)
+        step = await self._call("step", frozen(response))
         if not isinstance(step, Step):
-            raise RolloutError(f"environment {self._name}: step() must return a Step; got {type(step).__name__}")
+            raise RolloutError(f"{self._title}: step() must return a Step; got {type(step).__name__}")
         number = isinstance(step.reward, int | float) and not isinstance(step.reward, bool)
         if not number or not is_finite(step.reward):
-            raise RolloutError(
-                f"environment {self._name}: a step's reward must be a finite number; got {step.reward!r}"
-            )
+            raise RolloutError(f"{self._title}: a step's reward must be a finite number; got {value_text(step.reward)}")
         if step.observation is None and not step.done and not step.truncated:
             raise RolloutError(
-                f"environment {self._name}: step() returned no observation although the episode goes on",
+                f"{self._title}: step() returned no observation although the episode goes on",
                 remedy="Return an observation, or done=True.",
             )
         return step
@@ -64,23 +86,24 @@ class EnvironmentRunner:
             message = await self._call("format_observation", observation)
             if not isinstance(message, Message):
                 raise RolloutError(
-                    f"environment {self._name}: format_observation() must return a Message; "
-                    f"got {type(message).__name__}"
+                    f"{self._title}: format_observation() must return a Message; got {type(message).__name__}"
                 )
             return message
         if observation.multi_modal_data:
-            raise RolloutError(f"environment {self._name}: images are not supported by this version; send text")
+            raise RolloutError(f"{self._title}: images are not supported by this version; send text")
         return Message(observation.role, self._text(observation.text))
 
     async def close(self) -> None:
         """Release the environment, also while the episode is being cancelled; a failure here is only logged."""
-        with anyio.move_on_after(self._timeout, shield=True) as scope:
+        if self._environment is None:
+            return
+        with anyio.CancelScope(shield=True):
             try:
-                await call(self._environment.close)
+                await self._calls("close", self._environment.close, limit=self._timeout)
+            except CallTimeoutError as error:
+                logger.warning("%s: close() %s", self._title, error)
             except Exception as error:  # noqa: BLE001 - the episode is over, its result stands
-                logger.warning("environment %s: close() raised %s: %s", self._name, type(error).__name__, error)
-        if scope.cancelled_caught:
-            logger.warning("environment %s: close() took longer than %g s", self._name, self._timeout)
+                logger.warning("%s: close() raised %s", self._title, error_text(error))
 
     def _text(self, value: Any) -> str:
         if isinstance(value, str):
@@ -89,20 +112,21 @@ class EnvironmentRunner:
             return json.dumps(value, ensure_ascii=False)
         except TypeError:
             raise RolloutError(
-                f"environment {self._name}: an observation must be text or a JSON value; got {type(value).__name__}"
+                f"{self._title}: an observation must be text or a JSON value; got {type(value).__name__}"
             ) from None
 
     async def _call(self, method: str, *arguments: Any) -> Any:
-        with anyio.move_on_after(self._timeout):
-            try:
-                return await call(getattr(self._environment, method), *arguments)
-            except MilesError:
-                raise
-            except Exception as error:
-                raise RolloutError(
-                    f"environment {self._name}: {method}() raised {type(error).__name__}: {error}"
-                ) from error
-        raise RolloutError(
-            f"environment {self._name}: {method}() took longer than {self._timeout:g} s",
-            remedy="Raise the environment's `timeout`, or find what hangs.",
-        )
+        return await self._run(method, getattr(self._environment, method), *arguments)
+
+    async def _run(self, method: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return await self._calls(method, function, *arguments, limit=self._timeout)
+        except MilesError:
+            raise
+        except CallTimeoutError as error:
+            raise RolloutError(
+                f"{self._title}: {method}() {error}",
+                remedy="Raise the environment's `timeout`, or find what hangs.",
+            ) from None
+        except Exception as error:
+            raise RolloutError(f"{self._title}: {method}() raised {error_text(error)}") from error

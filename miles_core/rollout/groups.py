@@ -9,6 +9,7 @@ import anyio
 
 from miles_core.errors import RolloutError
 from miles_core.rollout.episode import Episode
+from miles_core.rollout.generating import TURNS, Generator
 from miles_core.rollout.seeds import seed_of
 from miles_core.rollout.tasks import Pending
 from miles_core.types import Group, SamplingParams, Status, Trajectory
@@ -66,12 +67,14 @@ class GroupRunner:
         scorer: Scorer,
         budget: Budget,
         settings: GroupSettings,
+        generator: Generator = TURNS,
     ) -> None:
         self._environments = environments
         self._open_session = open_session
         self._scorer = scorer
         self._budget = budget
         self._settings = settings
+        self._generator = generator
         self._slots = anyio.Semaphore(settings.max_concurrency)
 
     async def run(self, work: GroupWork) -> None:
@@ -99,7 +102,7 @@ class GroupRunner:
 
         session = self._open_session(task_id=task.id, group_id=work.id, trajectory_id=trajectory_id)
         environment = self._environment(task)
-        episode = Episode(task, environment, session, self._budget, sampling, trajectory_id=trajectory_id)
+        episode = Episode(task, environment, session, self._budget, sampling, trajectory_id, work.id, self._generator)
         return await episode.run(seed_of(settings.seed, epoch, task.id))
 
     def _environment(self, task: Task) -> Callable[[], EnvironmentRunner]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
-from miles_core.errors import MilesError, RolloutError
+from miles_core.errors import RolloutError
 from miles_core.rollout.filtering import Drops
 from miles_core.rollout.groups import GroupWork
 from miles_core.rollout.step import StepRollout
@@ -18,11 +18,12 @@ from miles_core.types import Group, Status
 from miles_core.types.records import from_record, to_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from miles_core.rollout.filtering import FilterChain
     from miles_core.rollout.groups import GroupRunner
     from miles_core.rollout.tasks import TaskStream
+    from miles_core.types import Task
 
 logger = logging.getLogger("miles.rollout")
 
@@ -54,6 +55,7 @@ class _Step:
     taken: int = 0
     requeued: int = 0
     tries: int = 0
+    begun: bool = False
     left_over: list[Group] = field(default_factory=list)
     groups: dict[str, Group] = field(default_factory=dict)
     kept: list[Group] = field(default_factory=list)
@@ -66,13 +68,26 @@ class RolloutScheduler:
 
     It remembers what belongs to later steps: groups that are left over, and tasks whose trajectories were aborted or
     stopped. :meth:`state` holds these and what is in flight, so that a resumed run loses no task and trains none twice.
+    ``on_begin`` is called when a step begins, with the first tasks that are handed out for it. ``plugin_metrics`` gives
+    what calls into plugins took since it was last asked.
     """
 
-    def __init__(self, tasks: TaskStream, runner: GroupRunner, filters: FilterChain, settings: FillSettings) -> None:
+    def __init__(
+        self,
+        tasks: TaskStream,
+        runner: GroupRunner,
+        filters: FilterChain,
+        settings: FillSettings,
+        on_begin: Callable[[int, Sequence[Task]], Awaitable[None]] | None = None,
+        plugin_metrics: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
         self._tasks = tasks
         self._runner = runner
         self._filters = filters
         self._settings = settings
+        self._on_begin = on_begin
+        self._plugin_metrics = plugin_metrics
+        self._settling = anyio.Lock()
         self._pending: list[Pending] = []
         self._left_over: list[Group] = []
         self._in_flight: list[GroupWork] = []
@@ -87,18 +102,19 @@ class RolloutScheduler:
         ``oldest_version``, the oldest that the step may be trained on; older groups are dropped as ``stale``.
 
         Raises:
-            RolloutError: if no trajectory of the step can be used, with the first cause.
+            RolloutError: if no trajectory of the step can be used, with the first cause; or if a filter fails.
             DataError: if a row of the data is malformed.
         """
         self._oldest_version = oldest_version
         current = self._step = self._begin(step)
         ended = False
         while not ended and (count := self._wanted(current)):
-            work = self._take(count, current)
+            work = await self._take(count, current)
             ended = len(work) < count
             await self._wave(work, current)
         if ended and not current.taken and not current.left_over and not current.dropped:
             return None
+        await self._begun([], current)
         return self._finish(current)
 
     def state(self) -> dict[str, Any]:
@@ -143,16 +159,14 @@ class RolloutScheduler:
         missing = max(0, settings.groups_per_step - len(current.left_over) - len(current.kept))
         return min(math.ceil(missing * settings.over_sampling), settings.max_groups - current.taken)
 
-    def _take(self, count: int, current: _Step) -> list[GroupWork]:
+    async def _take(self, count: int, current: _Step) -> list[GroupWork]:
         """Tasks that wait from earlier steps come first."""
-        pending, self._pending = self._pending[:count], self._pending[count:]
-        pending = [task.younger_than(self._oldest_version) for task in pending]
-        try:
-            while len(pending) < count and (fresh := self._tasks.next()) is not None:
-                pending.append(fresh)
-        except MilesError:  # the run ends here, and what was taken before is not lost
+        fresh, error = await self._tasks.take(count - len(self._pending[:count]))
+        waiting, self._pending = self._pending[:count], self._pending[count:]
+        pending = [*(task.younger_than(self._oldest_version) for task in waiting), *fresh]
+        if error is not None:  # the run ends here, and what was taken before is not lost
             self._pending = [*pending, *self._pending]
-            raise
+            raise error
         first = current.next_index
         current.taken += len(pending)
         current.next_index += len(pending)
@@ -160,39 +174,53 @@ class RolloutScheduler:
 
     async def _wave(self, work: Sequence[GroupWork], current: _Step) -> None:
         self._in_flight = list(work)
+        if work:
+            await self._begun(work, current)
         stop_early = self._settings.fill == "kept" and self._settings.stragglers == "requeue"
         async with anyio.create_task_group() as tasks:
 
             async def one(item: GroupWork) -> None:
                 await self._runner.run(item)
                 if stop_early:
-                    self._settle(item, current)
-                    if not self._wanted(current):
-                        tasks.cancel_scope.cancel()
+                    async with self._settling:  # so that no filter is judging when the rest is cancelled
+                        await self._settle(item, current)
+                        if not self._wanted(current):
+                            tasks.cancel_scope.cancel()
 
             for item in work:
                 tasks.start_soon(one, item)
         for item in work:
             if item in self._in_flight:  # in order, whoever was first
-                self._settle(item, current)
+                await self._settle(item, current)
 
-    def _settle(self, work: GroupWork, current: _Step) -> None:
-        """A group that is done is filtered; one with aborted trajectories, or that was stopped, is continued later."""
-        self._in_flight.remove(work)
+    async def _begun(self, work: Sequence[GroupWork], current: _Step) -> None:
+        """Awaited only where everything that was taken is noted somewhere: a checkpoint may be captured meanwhile."""
+        if not current.begun and self._on_begin is not None:
+            current.begun = True
+            await self._on_begin(current.number, [item.pending.task for item in work])
+
+    async def _settle(self, work: GroupWork, current: _Step) -> None:
+        """A group that is done is filtered; one with aborted trajectories, or that was stopped, is continued later.
+
+        It stays among those in flight until filters have judged: a checkpoint may be captured meanwhile.
+        """
         current.tries = max(current.tries, work.pending.tries + 1)
         if work.group is None:
+            self._in_flight.remove(work)
             self._pending.append(work.unfinished())
             current.requeued += 1
             return
         aborted = any(trajectory.status is Status.ABORTED for trajectory in work.group.trajectories)
         if aborted and work.pending.tries + 1 < self._settings.max_tries:
+            self._in_flight.remove(work)
             self._pending.append(work.retry())
             current.requeued += 1
             return
         if aborted:
             task, tries = work.pending.task.id, self._settings.max_tries
             logger.warning("task %s: trajectories were aborted %d times and are given up", task, tries)
-        kept = self._filters.apply([work.group], current.drops)
+        kept = await self._filters.apply([work.group], current.drops)
+        self._in_flight.remove(work)
         current.kept += kept
         current.groups[work.group.id] = work.group
         if not kept:
@@ -215,6 +243,7 @@ class RolloutScheduler:
             "rollout/requeued": float(current.requeued),
             "rollout/tries_max": float(current.tries),
             **self._tasks.metrics(),
+            **self._plugin_metrics(),
         }
         self._step = _Step(-1)
         return StepRollout(

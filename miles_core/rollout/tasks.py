@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import DataError, MilesError
+from miles_core.lib.error_text import error_text, value_text
+from miles_core.lib.plugin_calls import PluginCalls
 from miles_core.types import Task, Trajectory
 from miles_core.types.records import from_record, to_record
 
@@ -58,7 +60,7 @@ class TaskStream:
     """Takes tasks from a source; ends after ``epochs`` passes, or where the source does.
 
     ``prompt_tokens`` counts a task's prompt as the policy will see it; longer ones than ``max_prompt_tokens`` are left
-    out and counted.
+    out and counted. ``calls`` are those into the source.
     """
 
     def __init__(
@@ -68,16 +70,41 @@ class TaskStream:
         epochs: int | None = None,
         max_prompt_tokens: int | None = None,
         prompt_tokens: Callable[[Task], int] | None = None,
+        calls: PluginCalls | None = None,
     ) -> None:
         self._source = source
         self._epochs = epochs
         self._max_prompt_tokens = max_prompt_tokens
         self._prompt_tokens = prompt_tokens
+        self._calls = calls or PluginCalls("data", f"data source {type(source).__module__}:{type(source).__qualname__}")
         self._epoch = 0
         self._taken = 0
         self._long = 0
+        self._before: dict[str, Any] | None = None
+        """The position before tasks that a thread is taking now; the source must not be asked meanwhile."""
         self._beyond: Pending | None = None
         """The first task after the last epoch, for a later run that has more."""
+
+    async def take(self, count: int) -> tuple[list[Pending], MilesError | None]:
+        """Up to ``count`` tasks, fewer at the end of the data or before an error, and the error; the source may block.
+
+        Until they are returned, :meth:`state` is the position before them.
+        """
+        taken: list[Pending] = []
+        if count <= 0:
+            return taken, None
+        self._before = self.state()
+        try:
+            await self._calls("take", self._fill, taken, count)
+        except MilesError as error:
+            self._before = None
+            return taken, error
+        self._before = None
+        return taken, None
+
+    def _fill(self, taken: list[Pending], count: int) -> None:
+        while len(taken) < count and (pending := self.next()) is not None:
+            taken.append(pending)
 
     def next(self) -> Pending | None:
         """The next task; ``None`` at the end of the data.
@@ -102,9 +129,11 @@ class TaskStream:
 
     def state(self) -> dict[str, Any]:
         """The position for a checkpoint."""
+        if self._before is not None:
+            return self._before
         beyond = None if self._beyond is None else self._beyond.to_record()
         own = {"epoch": self._epoch, "taken": self._taken, "long": self._long, "beyond": beyond}
-        return {**own, "source": dict(self._source.state())}
+        return {**own, "source": dict(self._ask("state"))}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a position.
@@ -112,7 +141,7 @@ class TaskStream:
         Raises:
             DataError: if the position belongs to other data.
         """
-        self._source.restore(state["source"])
+        self._ask("restore", state["source"])
         self._epoch, self._taken, self._long = state["epoch"], state["taken"], state["long"]
         beyond = state.get("beyond")
         self._beyond = None if beyond is None else Pending.from_record(beyond)
@@ -120,20 +149,31 @@ class TaskStream:
     def metrics(self) -> dict[str, float]:
         """Counters since the start of the run."""
         own = {"data/epoch": self._epoch, "data/tasks": self._taken, "data/long_prompts": self._long}
-        of_source = {f"data/{name}": value for name, value in self._source.metrics().items()}
+        of_source = {f"data/{name}": value for name, value in self._ask("metrics").items()}
         return {name: float(value) for name, value in {**own, **of_source}.items()}
 
     def _from_source(self) -> Pending | None:
+        taken = self._ask("take", 1)
+        return self._checked(taken) if taken else None
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
         try:
-            taken = self._source.take(1)
-        except MilesError:
+            return getattr(self._source, method)(*arguments)
+        except (MilesError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
-            name = f"{type(self._source).__module__}:{type(self._source).__qualname__}"
+        except BaseException as error:
             raise DataError(
-                f"data source {name}: take() raised {type(error).__name__}: {error}", remedy="Mend the source."
+                f"{self._calls.title}: {method}() raised {error_text(error)}", remedy="Mend the source."
             ) from error
-        return Pending(*taken[0]) if taken else None
+
+    def _checked(self, taken: Any) -> Pending:
+        match taken:
+            case [(int(epoch), Task() as task)]:
+                return Pending(epoch, task)
+        raise DataError(
+            f"{self._calls.title}: take(1) must return a list of at most one (epoch, Task); got {value_text(taken)}",
+            remedy="Mend the source.",
+        )
 
     def _is_long(self, task: Task) -> bool:
         if self._max_prompt_tokens is None or self._prompt_tokens is None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from miles_core.errors import RoutingError, SessionError
-from miles_core.kinds.sessions import Prompt, Turn
+from miles_core.kinds.sessions import Conversation, Prompt, Turn
 from miles_core.session.joining import join_generations
+from miles_core.session.matching import exact
+from miles_core.session.picking import ask_pick, last
 from miles_core.session.tito import TokenInTokenOut
 from miles_core.session.tree import SessionTree, TurnNode
 from miles_core.types import GenerateRequest, RoutingTrace, Sample, VersionSpan
@@ -22,12 +24,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from miles_core.kinds.engines import EngineClient
+    from miles_core.kinds.sessions import MessageMatch, TurnPick
     from miles_core.session.tokenizer import ChatTokenizer
     from miles_core.types import Generation, Message, Reward, RoutingSpec, SamplingParams, Status, TurnRecord
 
 
 class TokenSession:
-    """One conversation of one trajectory; see :class:`miles_core.kinds.sessions.Session`."""
+    """One conversation of one trajectory; see :class:`miles_core.kinds.sessions.Session`.
+
+    ``match`` and ``pick`` are what ``[session]`` names.
+    """
 
     def __init__(
         self,
@@ -39,6 +45,8 @@ class TokenSession:
         group_id: str,
         trajectory_id: str,
         agent_id: str = "policy",
+        match: MessageMatch = exact,
+        pick: TurnPick = last,
     ) -> None:
         self._tito = TokenInTokenOut(tokenizer)
         self._stop_token_ids = tokenizer.stop_token_ids
@@ -47,7 +55,8 @@ class TokenSession:
         self._task_id, self._group_id = task_id, group_id
         self._trajectory_id, self._agent_id = trajectory_id, agent_id
         self._calls = count()
-        self.tree = SessionTree()
+        self._pick = pick
+        self.tree = SessionTree(match)
 
     def prepare(self, messages: Sequence[Message]) -> Prompt:
         """Attach ``messages`` to the deepest stored turn and tokenize only what is new."""
@@ -92,9 +101,7 @@ class TokenSession:
             EngineError: if the engine failed.
             RoutingError: if the reply's routing rows do not fit.
         """
-        node, reason = turn.stored, turn.generation.finish_reason.type
-        if not isinstance(node, TurnNode) or not any(node is stored for stored in self.tree.nodes):
-            raise SessionError("only a turn of this session can be resumed", remedy="Pass what generate() returned.")
+        node, reason = self._node(turn), turn.generation.finish_reason.type
         if reason != "abort":
             raise SessionError(f"only an aborted turn can be resumed; this one ended with {reason!r}")
         left = node.sampling.max_new_tokens - len(node.output_ids)
@@ -106,6 +113,14 @@ class TokenSession:
         rest = await self._generate(tuple(node.tokens().tolist()), sampling, node.rows)
         whole = join_generations(turn.generation, rest, self._spec)
         return self._store(node.parent, node.appended, node.context_ids, node.sampling, whole)
+
+    def _node(self, turn: Turn) -> TurnNode:
+        for node in self.tree.nodes:
+            if node is turn.stored:
+                return node
+        raise SessionError(
+            "only a turn of this session can be resumed or picked", remedy="Pass what generate() returned."
+        )
 
     async def _generate(self, input_ids: tuple[int, ...], sampling: SamplingParams, rows: int) -> Generation:
         """Generate from ids whose first ``rows`` routing rows are known."""
@@ -150,9 +165,24 @@ class TokenSession:
         self.tree.append(node)
         return Turn(node.response, generation, node)
 
-    def sample(self, *, status: Status, turns: Sequence[TurnRecord], reward: Reward | None = None) -> Sample:
-        """The conversation that ends in the last stored turn, as one training sequence."""
-        path = self.tree.nodes[-1].path() if self.tree.nodes else []
+    def picked(self, turn: Turn | None = None) -> Conversation:
+        """The conversation that is trained; see :meth:`miles_core.kinds.sessions.Session.picked`."""
+        if turn is None and not self.tree.nodes:
+            return Conversation((), ())
+        node = ask_pick(self._pick, self.tree.nodes) if turn is None else self._node(turn)
+        return Conversation(tuple(node.messages()), tuple(node.path()))
+
+    def sample(
+        self,
+        *,
+        status: Status,
+        turns: Sequence[TurnRecord],
+        reward: Reward | None = None,
+        conversation: Conversation | None = None,
+    ) -> Sample:
+        """A conversation as one training sequence; see :meth:`miles_core.kinds.sessions.Session.sample`."""
+        stored = (conversation or self.picked()).turns
+        path = [node for node in stored if isinstance(node, TurnNode)]
         tokens, mask, logprobs, versions, at = [_INT], [_MASK], [_FLOAT], list[VersionSpan](), 0
         for node in path:
             context, output = len(node.context_ids), len(node.output_ids)

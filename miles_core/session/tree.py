@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from miles_core.session.matching import ask_match, exact
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from miles_core.kinds.sessions import MessageMatch
     from miles_core.types import Message, SamplingParams, VersionSpan
 
 
@@ -64,26 +67,39 @@ class TurnNode:
 
 
 class SessionTree:
-    """Turns in the order they were stored; a turn is never changed."""
+    """Turns in the order they were stored; a turn is never changed.
 
-    def __init__(self) -> None:
+    ``match`` says whether a message that is given stands for a stored one; equal ones always do.
+    """
+
+    def __init__(self, match: MessageMatch = exact) -> None:
         self.nodes: list[TurnNode] = []
+        self._match = match
 
     def deepest(self, messages: Sequence[Message]) -> tuple[TurnNode | None, tuple[Message, ...]]:
         """The deepest turn whose conversation ``messages`` continue, and the messages that are left.
 
-        Of equal ones the latest wins. Something must be left: a request that ends in a stored answer asks for that
-        turn again and becomes its sibling.
+        Of equally deep ones, one whose messages are equal wins over one whose messages only match, then the latest.
+        Something must be left: a request that ends in a stored answer asks for that turn again and becomes its sibling.
+
+        Raises:
+            SessionError: if the match function fails.
         """
-        best: TurnNode | None = None
-        best_length = 0
-        wanted = list(messages)
+        best, best_rank = None, (0, False)
         for node in self.nodes:
             path = list(node.messages())
-            if best_length <= len(path) < len(wanted) and wanted[: len(path)] == path:
-                best, best_length = node, len(path)
-        return best, tuple(wanted[best_length:])
+            given = messages[: len(path)]
+            if len(path) >= len(messages) or len(path) < best_rank[0]:
+                continue
+            equal = list(given) == path
+            rank = (len(path), equal)
+            if rank >= best_rank and (equal or all(map(self._matches, path, given))):
+                best, best_rank = node, rank
+        return best, tuple(messages[best_rank[0] :])
 
     def append(self, node: TurnNode) -> None:
         """Store a turn."""
         self.nodes.append(node)
+
+    def _matches(self, stored: Message, given: Message) -> bool:
+        return stored == given or ask_match(self._match, stored, given)

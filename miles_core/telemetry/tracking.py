@@ -9,6 +9,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from miles_core.lib.error_text import error_text
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -137,7 +139,7 @@ class _Worker:
         except BaseException as error:  # noqa: BLE001 - a plugin's SystemExit would end the thread without a word
             self.failures += 1
             if self.failures == 1:
-                self._warn(f"{method}() raised {type(error).__name__}: {error}; further failures are only counted")
+                self._warn(f"{method}() raised {error_text(error)}; further failures are only counted")
             return False
         return True
 

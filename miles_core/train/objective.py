@@ -11,6 +11,7 @@ import torch
 from miles_core.errors import TrainError
 from miles_core.kinds.losses import LossBatch, TokenOutputs
 from miles_core.train.packing import pad_rows
+from miles_core.train.reduction import TOKEN_MEAN, NamedReduction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,10 +50,11 @@ class MetricSums:
 
 
 class Objective:
-    """Adds weighted token losses and reduces them by token mean over the whole step."""
+    """Adds weighted token losses and reduces them over the whole step."""
 
-    def __init__(self, losses: Sequence[WeightedLoss]) -> None:
+    def __init__(self, losses: Sequence[WeightedLoss], reduction: NamedReduction = TOKEN_MEAN) -> None:
         self._losses = tuple(losses)
+        self.reduction = reduction
         self.needs = frozenset(need for entry in losses for need in entry.loss.needs)
 
     def micro_loss(
@@ -63,17 +65,19 @@ class Objective:
         old_logprobs: NDArray[np.float32],
         rows: Sequence[int],
         *,
-        denominator: float,
+        weights: NDArray[np.float32],
         metrics: MetricSums,
     ) -> torch.Tensor:
-        """The micro-batch's share of the step's loss: sum of token losses / ``denominator``.
+        """The micro-batch's share of the step's loss: the sum of weight times token loss.
 
-        ``denominator`` is the same for every micro-batch of an optimizer step.
+        ``weights`` are those of all tokens of the step, ``[N]``, whatever micro-batches it is split into.
 
         Raises:
             TrainError: if a loss is not finite or has the wrong shape.
         """
-        loss_batch = _loss_batch(batch, estimates, old_logprobs, rows, outputs.logprobs.device)
+        device = outputs.logprobs.device
+        loss_batch = _loss_batch(batch, estimates, old_logprobs, rows, device)
+        factors = torch.from_numpy(pad_rows(weights, batch.cu_seqlens, rows)).to(device)
         total = outputs.logprobs.new_zeros(())
         for entry in self._losses:
             token_loss = entry.loss.loss(outputs, loss_batch)
@@ -83,10 +87,10 @@ class Objective:
                     f"got {tuple(token_loss.per_token.shape)}"
                 )
             mask = token_loss.mask
-            summed = torch.where(mask, token_loss.per_token, 0.0).sum()
+            summed = (torch.where(mask, token_loss.per_token, 0.0) * factors).sum()
             if not torch.isfinite(summed):
                 raise TrainError(f"loss {entry.name} is {summed.item()} on a micro-batch")
-            total = total + entry.weight * summed / denominator
+            total = total + entry.weight * summed
             for name, (value, count) in token_loss.metrics.items():
                 metrics.add(f"train/{name}", float(value), float(count))
         return total

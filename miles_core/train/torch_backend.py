@@ -57,7 +57,10 @@ class TorchBackendConfig(BaseModel):
 
 
 class TorchBackend:
-    """See :class:`miles_core.kinds.train_backends.TrainBackend`."""
+    """The model, its gradients and AdamW in one PyTorch process.
+
+    See :class:`miles_core.kinds.train_backends.TrainBackend`.
+    """
 
     Config = TorchBackendConfig
 

@@ -12,6 +12,7 @@ from miles_core.train.batching import TrainStep, collect, make_batch
 from miles_core.train.metrics import correction_metrics, require_on_policy
 from miles_core.train.objective import MetricSums, Objective
 from miles_core.train.packing import micro_batches, scatter_rows
+from miles_core.train.step_hooks import NO_HOOKS
 from miles_core.types import Estimates
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from miles_core.kinds.advantage_estimators import AdvantageEstimator
     from miles_core.kinds.losses import TokenOutputs
     from miles_core.kinds.train_backends import OptimizerSettings, TrainBackend
+    from miles_core.train.correction import NamedCorrection
+    from miles_core.train.step_hooks import StepHooks
     from miles_core.types import Sample, StepBatch
 
 
@@ -47,12 +50,20 @@ class Trainer:
     """Turns groups into optimizer steps on any train backend."""
 
     def __init__(
-        self, backend: TrainBackend, estimator: AdvantageEstimator, objective: Objective, settings: TrainerSettings
+        self,
+        backend: TrainBackend,
+        estimator: AdvantageEstimator,
+        objective: Objective,
+        settings: TrainerSettings,
+        hooks: StepHooks = NO_HOOKS,
+        correction: NamedCorrection | None = None,
     ) -> None:
         self.backend = backend
         self._estimator = estimator
         self._objective = objective
         self._settings = settings
+        self._hooks = hooks
+        self._correction = correction
 
     def begin(self, settings: OptimizerSettings, reference: Path | None = None) -> None:
         """Start the reinforcement stage: a fresh optimizer, and the reference model where something needs it.
@@ -71,8 +82,9 @@ class Trainer:
         batch = make_batch(samples, range(len(samples)), range(len(samples)), tokens)
         zeros = np.zeros(len(batch.tokens), np.float32)
         sums = MetricSums()
-        run = _Pass(samples, batch, Estimates(zeros), zeros, objective, sums)
-        self._optimize(run, range(len(samples)), tokens, learning_rate, replay=False)
+        weights = objective.reduction.weights(batch, batch.loss_mask)
+        run = _Pass(samples, batch, Estimates(zeros), zeros, weights, objective, sums)
+        self._optimize(run, range(len(samples)), learning_rate, replay=False)
         return sums.means()
 
     def train_step(
@@ -88,6 +100,7 @@ class Trainer:
         samples, batch = collect(step)
         if not samples:
             raise TrainError(f"step {step.step} has no sample to train on")
+        batch = self._hooks.batch_ready(step.step, batch)
         sums = MetricSums()
         batch = self._forward_passes(samples, batch, sums)
         if self._settings.require_on_policy:
@@ -96,14 +109,16 @@ class Trainer:
         inspect(batch, estimates)
         old = batch.proximal_logprobs if self._settings.old_logprobs == "proximal" else batch.rollout_logprobs
         assert old is not None, "the proximal pass ran"
-        run = _Pass(samples, batch, estimates, old, self._objective, sums)
+        found = correction_metrics(batch)
+        batch, weights = self._weights(batch, found)
+        run = _Pass(samples, batch, estimates, old, weights, self._objective, sums)
         order = np.random.default_rng([self._settings.seed, step.step])
-        denominator = step.denominator_tokens / self._settings.mini_batches
+        self._hooks.before_train_step(step.step)
         for _ in range(self._settings.epochs):
             for rows in np.array_split(order.permutation(len(samples)), self._settings.mini_batches):
                 if len(rows):
-                    self._optimize(run, rows.tolist(), denominator, step.learning_rate, self._settings.replay_routing)
-        return {**sums.means(), **correction_metrics(batch), **self.backend.replay_metrics()}
+                    self._optimize(run, rows.tolist(), step.learning_rate, self._settings.replay_routing)
+        return {**sums.means(), **found, **self.backend.replay_metrics()}
 
     def proximal_logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
         """Logprobs of each sample's tokens by the present weights, ``[T]`` each; 0 at its first token."""
@@ -118,6 +133,7 @@ class Trainer:
         return (
             settings.require_on_policy
             or settings.old_logprobs == "proximal"
+            or self._correction is not None
             or "proximal_logprobs" in self._estimator.needs
         )
 
@@ -127,6 +143,8 @@ class Trainer:
 
     def _forward_passes(self, samples: Sequence[Sample], batch: StepBatch, sums: MetricSums) -> StepBatch:
         proximal = reference = None
+        if self._needs_proximal or self._needs_reference:
+            self._hooks.before_logprobs(batch)
         if self._needs_proximal:
             proximal = self._logprobs(samples, batch, sums, reference=False)
         if self._needs_reference:
@@ -160,16 +178,25 @@ class Trainer:
             )
         return replace(estimates, advantages=np.where(batch.loss_mask, advantages, 0).astype(np.float32))
 
-    def _optimize(
-        self, run: _Pass, rows: Sequence[int], denominator: float, learning_rate: float, replay: bool
-    ) -> None:
+    def _weights(self, batch: StepBatch, metrics: dict[str, float]) -> tuple[StepBatch, NDArray[np.float32]]:
+        """The batch without the tokens that the correction rejects, and each token's weight in an optimizer step."""
+        factors = np.ones(batch.tokens.shape, np.float32)
+        if self._correction is not None:
+            factors, keep, found = self._correction.apply(batch)
+            metrics.update(found)
+            rejected = int(batch.loss_mask.sum()) - int(keep.sum())
+            batch = replace(batch, loss_mask=keep, denominator_tokens=batch.denominator_tokens - rejected)
+        weights = self._objective.reduction.weights(batch, batch.loss_mask)
+        return batch, factors * weights * np.float32(self._settings.mini_batches)
+
+    def _optimize(self, run: _Pass, rows: Sequence[int], learning_rate: float, replay: bool) -> None:
         total = 0.0
         for micro in self._micro_batches(run.batch, rows):
 
             def loss(outputs: TokenOutputs, micro: list[int] = micro) -> torch.Tensor:
                 nonlocal total
                 value = run.objective.micro_loss(
-                    outputs, run.batch, run.estimates, run.old, micro, denominator=denominator, metrics=run.sums
+                    outputs, run.batch, run.estimates, run.old, micro, weights=run.weights, metrics=run.sums
                 )
                 total += float(value.detach())
                 return value
@@ -191,5 +218,6 @@ class _Pass:
     batch: StepBatch
     estimates: Estimates
     old: NDArray[np.float32]
+    weights: NDArray[np.float32]
     objective: Objective
     sums: MetricSums

@@ -70,12 +70,16 @@ class Engines:
         self.folder = folder
         self.router = Router()
         self.inspector = Inspector()
+        self.lost: list[tuple[str, str]] = []
 
     def fleet(
         self, scripts: Sequence[str] = ("",), *, foreign: bool = False, version: int = 0, max_restarts: int = 2
     ) -> Fleet:
         launches = [(f"engine-{i}", self._launch(f"engine-{i}", script, foreign)) for i, script in enumerate(scripts)]
-        return Fleet(launches, self.inspector, version=version, max_restarts=max_restarts)
+        return Fleet(launches, self.inspector, version=version, max_restarts=max_restarts, on_lost=self.on_lost)
+
+    async def on_lost(self, url: str, error: str) -> None:
+        self.lost.append((url, error))
 
     def _launch(self, name: str, before: str, foreign: bool):
         script = textwrap.dedent(ENGINE).replace("{before}", before).replace("{foreign}", str(foreign))

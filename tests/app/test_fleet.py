@@ -84,6 +84,7 @@ async def test_an_engine_that_dies_is_taken_out_and_started_again(engines: Engin
             assert first not in fleet.urls
             assert len(engines.router.urls) == 2
             assert (fleet.outages.deaths, fleet.restarts) == (1, 1)
+    assert engines.lost == [(first, "the engine-0 process died (signal SIGKILL)")]
     said = [record.getMessage() for record in caplog.records]
     assert len([text for text in said if "died" in text]) == 1
     assert said[0].startswith("engine-0 is started again (1 of 2): the engine-0 process died (signal SIGKILL)")

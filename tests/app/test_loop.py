@@ -17,6 +17,8 @@ from miles_core.app.saving import Saver
 from miles_core.config.load import load_config
 from miles_core.errors import EngineError, RolloutError
 from miles_core.lib.archive import load_archive
+from miles_core.plugins.hooks import Hooks
+from miles_core.plugins.implementations import Implementation
 from miles_core.rollout.buffer import StepBuffer
 from miles_core.rollout.filtering import FilterChain
 from miles_core.rollout.step import StepRollout
@@ -141,15 +143,44 @@ class Records:
     def finish(self) -> None: ...
 
 
-def make(planes: Planes, *, max_staleness: int = 0, state: RunState | None = None, **overrides) -> TrainingLoop:
+def make(
+    planes: Planes, *, max_staleness: int = 0, state: RunState | None = None, hooks: Hooks | None = None, **overrides
+) -> TrainingLoop:
     sets = [f"{key.replace('__', '.')}={value}" for key, value in overrides.items()]
     config = load_config(CONFIG, ["run.steps=3", f"rollout.max_staleness={max_staleness}", *sets]).config
     state = state or RunState()
     buffer = StepBuffer(max_staleness, FilterChain([]), trained=state.step)
-    saver = Saver(planes, Path("x"), config.checkpoint, planes, buffer, facts={}, last_step=state.step)
+    hooks = hooks or Hooks()
+
+    async def on_saved(step: int, path: Path) -> None:
+        await hooks.observe("miles_checkpoint_saved", step=step, path=str(path))
+
+    saver = Saver(
+        planes, Path("x"), config.checkpoint, planes, buffer, facts={}, last_step=state.step, on_saved=on_saved
+    )
     evaluator = planes if config.eval is not None else None
-    parts = LoopParts(planes, buffer, planes, planes, planes, saver, Records(planes), learning_rate(config), evaluator)
+    parts = LoopParts(
+        planes, buffer, planes, planes, planes, saver, Records(planes), learning_rate(config), evaluator, hooks=hooks
+    )
     return TrainingLoop(config, parts, state)
+
+
+def noting(planes: Planes) -> Hooks:
+    """Hooks whose calls are events of the planes."""
+    numbers = {
+        "miles_rollout_finished": "step",
+        "miles_weights_published": "version",
+        "miles_step_finished": "step",
+        "miles_checkpoint_saved": "step",
+    }
+
+    def implementation(hook: str, parameter: str) -> Implementation:
+        async def note(**given: int) -> None:
+            planes.events.append((hook.removeprefix("miles_"), given[parameter]))
+
+        return Implementation(hook, note, (parameter,), "watcher")
+
+    return Hooks(implementation(*item) for item in numbers.items())
 
 
 def names(planes: Planes, *wanted: str) -> list[tuple[str, int]]:
@@ -163,6 +194,30 @@ async def test_synchronous_steps_come_strictly_one_after_the_other() -> None:
     assert names(planes, "generate", "train", "publish", "save") == [*expected, ("save", 3)]
     assert (outcome.steps, outcome.version, outcome.ending) == (3, 3, "steps")
     assert [row["weights/version"] for row in planes.logged] == [1, 2, 3]
+
+
+async def test_lifecycle_hooks_are_called_once_each_where_they_say() -> None:
+    planes = Planes(lambda step: (0.0, 1.0) if step else (1.0, 1.0))
+    await make(planes, hooks=noting(planes), checkpoint__every=1, run__steps=2).run()
+    hooks = ("rollout_finished", "weights_published", "step_finished", "checkpoint_saved")
+    assert names(planes, *hooks) == [
+        ("rollout_finished", 0),
+        ("step_finished", 1),  # no group is left: nothing to publish
+        ("rollout_finished", 1),
+        ("weights_published", 1),
+        ("checkpoint_saved", 1),  # the trainer says so when it is asked after the next step
+        ("step_finished", 2),
+        ("checkpoint_saved", 2),
+    ]
+    for cause, told in ((("publish", 1), ("weights_published", 1)), (("save", 2), ("checkpoint_saved", 2))):
+        assert planes.events.index(cause) < planes.events.index(told)
+
+
+async def test_a_checkpoint_that_failed_is_never_told_as_saved() -> None:
+    planes = Planes(lambda step: (0.0, 1.0), fail_at=("save", 2))
+    with pytest.raises(EngineError):
+        await make(planes, hooks=noting(planes), checkpoint__every=1, run__steps=3).run()
+    assert names(planes, "checkpoint_saved") == [("checkpoint_saved", 1)]
 
 
 async def test_with_staleness_one_the_next_step_is_generated_while_this_one_is_trained() -> None:

@@ -73,12 +73,16 @@ def test_what_changed_is_said_key_by_key_and_plugin_by_plugin(quickstart) -> Non
     after = quickstart("run.steps=99", "rewards.0.min_turns=1", "run.name=other", "filters=[]").config
     lines = differences(before, after, [{**LOCK[0], "version": "1.1"}])
     assert lines == [
+        "filters.0.timeout: 60.0 -> not set",
         'filters.0.use: "equal_rewards" -> not set',
         "rewards.0.min_turns: 2 -> 1",
         "run.steps: 60 -> 99",
         "plugin filters x: acme 1.0 (a:b) -> acme 1.1 (a:b)",
     ]
     assert differences(before, quickstart().config, LOCK) == []
+    hooks = {"kind": "hooks", "use": "spy/hooks", "target": "spy_hooks", "distribution": "spy", "version": "1.0"}
+    added = differences(before, quickstart().config, [*LOCK, hooks])
+    assert added == ["plugin hooks spy/hooks: not used -> spy 1.0 (spy_hooks)"]
 
 
 @pytest.mark.parametrize(("override", "key"), [("run.seed=5", "run.seed"), ("model.dtype=bfloat16", "model.dtype")])

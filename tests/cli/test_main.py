@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -36,7 +37,8 @@ def test_help_has_one_line_per_command_and_imports_none_of_them():
     code = (
         "import sys\nfrom miles_core.cli.main import main\n"
         "try:\n    main(['--help'])\nfinally:\n"
-        "    print([m for m in sys.modules if m.startswith('miles_core.cli.') and m != 'miles_core.cli.main'])"
+        "    ours = [m[15:] for m in sys.modules if m.startswith('miles_core.cli.')]\n"
+        "    print([m for m in ours if m not in ('main', 'plugin_commands')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for command in ("train", "serve", "plugins", "config"):
@@ -134,3 +136,48 @@ def test_python_m_is_the_same_command():
         [sys.executable, "-m", "miles_core.cli", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == __version__
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "value"),
+    [("--no-plugins", "MILES_PLUGINS", "none"), ("--strict-plugins", "MILES_STRICT_PLUGINS", "1")],
+)
+def test_a_flag_about_plugins_may_stand_anywhere_and_reaches_child_processes(run, monkeypatch, flag, variable, value):
+    for argv in ((flag, "fail"), ("fail", flag), (flag, "fail", flag)):
+        monkeypatch.setenv(variable, "")
+        assert run(*argv)[0] == 0
+        assert os.environ[variable] == value
+
+
+def test_flags_behind_a_double_dash_are_not_ours(run, monkeypatch):
+    monkeypatch.setenv("MILES_PLUGINS", "")
+    assert run("fail", "--", "--no-plugins")[0] == 1
+    assert os.environ["MILES_PLUGINS"] == ""
+
+
+def test_help_tells_of_the_flags_that_every_command_takes(run):
+    out = run("--help")[1]
+    assert all(flag in out for flag in ("--traceback", "--no-plugins", "--strict-plugins"))
+
+
+def test_a_package_whose_metadata_breaks_a_library_is_hinted_at(tmp_path):
+    info = tmp_path / "bad-1.dist-info"
+    info.mkdir()
+    (info / "entry_points.txt").write_bytes(b"[console_scripts]\n\xff\xfe = a:b\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "miles_core.cli", "config", "reference"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 2
+    assert "`miles plugins doctor --no-import` says which to reinstall" in done.stderr
+
+
+def test_a_reader_that_leaves_is_no_error():
+    command = [sys.executable, "-m", "miles_core.cli", "config", "reference"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (1, b"")

@@ -1,76 +1,17 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
-import subprocess
-import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-ENTRY_POINTS = """
-[miles.reward_models]
-acme_exact = acme_kit_mod:Exact
-acme_loud = acme_kit_loud:score
-acme_broken = acme_kit_broken:score
-exact_match = acme_kit_mod:Exact
-
-[miles.filters]
-acme_exact = acme_kit_mod:keep
-
-[miles]
-acme_hooks = acme_kit_broken
+NO_METADATA = """
+import importlib.metadata
+importlib.metadata.distributions = lambda **arguments: []
+from miles_core.cli.main import main
+main(["plugins", "list"])
 """
-MODULE = '''
-from pydantic import BaseModel, Field
-
-
-class Exact:
-    """Scores exact answers.
-
-    And more that a summary leaves out.
-    """
-
-    class Config(BaseModel, extra="forbid"):
-        strip: bool = Field(True, description="ignore outer spaces")
-
-    scope = "sample"
-
-    async def score(self, items): ...
-
-
-def keep(group):
-    """Keeps everything."""
-    return True
-'''
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    folder: Path = tmp_path_factory.mktemp("site")
-    info = folder / "acme_kit-1.5.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-kit\nVersion: 1.5\n")
-    (info / "entry_points.txt").write_text(ENTRY_POINTS)
-    (folder / "acme_kit_mod.py").write_text(MODULE)
-    (folder / "acme_kit_loud.py").write_text("print('HELLO FROM PLUGIN')\ndef score(t):\n    return 1.0\n")
-    (folder / "acme_kit_broken.py").write_text("import does_not_exist_xyz\n")
-    return folder
-
-
-@pytest.fixture
-def miles(site):
-    def miles(*argv, program=("-m", "miles_core.cli")):
-        environment = {**os.environ, "PYTHONPATH": str(site)}
-        environment.pop("MILES_TRACEBACK", None)
-        command = [sys.executable, *program, *argv]
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=site)
-
-    return miles
 
 
 def test_list_is_one_aligned_row_per_plugin_with_warnings_on_stderr(miles):
@@ -78,17 +19,18 @@ def test_list_is_one_aligned_row_per_plugin_with_warnings_on_stderr(miles):
     assert done.returncode == 0
     header, *rows = [line.split() for line in done.stdout.splitlines()]
     assert header == ["KIND", "NAME", "DISTRIBUTION", "VERSION", "STATE", "TARGET"]
-    assert ["reward_models", "acme_broken", "acme-kit", "1.5", "discovered", "acme_kit_broken:score"] in rows
+    assert ["reward_models", "acme_broken", "acme-kit", "1.5", "undeclared", "acme_kit_broken:score"] in rows
     assert ["hooks", "acme_hooks", "acme-kit", "1.5", "computed", "acme_kit_broken"] in rows
     assert any(row[:3] == ["environments", "lookup", "miles-hub"] for row in rows)
     assert "warning: reward_models 'exact_match' is offered more than once" in done.stderr
     assert "acme-kit/exact_match, miles-hub/exact_match" in done.stderr
+    assert done.stderr.endswith("run `miles plugins doctor` for all of it\n")
 
 
 def test_list_as_json_holds_the_same_and_nothing_else_is_on_stdout(miles):
     listing = json.loads(miles("plugins", "list", "--kind", "filters", "--json").stdout)
     names = {(row["name"], row["distribution"], row["state"]) for row in listing["plugins"]}
-    assert ("acme_exact", "acme-kit", "discovered") in names
+    assert ("acme_exact", "acme-kit", "undeclared") in names
     assert {row["kind"] for row in listing["plugins"]} == {"filters"}
     assert any("exact_match" in problem for problem in listing["problems"])
 
@@ -128,55 +70,62 @@ def test_list_costs_little_more_than_the_libraries_it_stands_on(miles):
     assert any(is_cheap() for _ in range(10))
 
 
-def test_show_describes_every_kind_that_has_the_name(miles):
-    done = miles("plugins", "show", "acme_exact")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == (
-        "acme_exact: filter\n"
-        "  Keeps everything.\n"
-        "  target        acme_kit_mod:keep\n"
-        "  distribution  acme-kit 1.5\n"
-        "  options       none\n"
-        "\n"
-        "acme_exact: reward model\n"
-        "  Scores exact answers.\n"
-        "  target        acme_kit_mod:Exact\n"
-        "  distribution  acme-kit 1.5\n"
-        "  options\n"
-        "    strip  true or false  true  ignore outer spaces\n"
+def test_list_ends_with_what_there_is_and_what_to_do_next(miles):
+    assert (
+        "plugins, from miles-hub and 1 other distribution; `miles plugins show NAME`" in miles("plugins", "list").stdout
     )
+    bare = miles("plugins", "list", "--no-plugins")
+    assert "plugins, all from miles-hub" not in bare.stdout
+    assert "left out: 6 off, because only miles-hub takes part (--no-plugins)" in bare.stdout
+    assert bare.stderr == ""
+    hooks = miles("plugins", "list", "--kind", "hooks", "--json")
+    assert [row["state"] for row in json.loads(hooks.stdout)["plugins"]] == ["computed"]
 
 
-def test_show_takes_a_kind_and_a_written_target(miles):
-    assert miles("plugins", "show", "acme_exact", "--kind", "filters").stdout.count("acme_exact:") == 1
-    done = miles("plugins", "show", "acme_kit_mod:keep", "--kind", "filters")
-    assert "Keeps everything." in done.stdout
-    assert "--kind" in miles("plugins", "show", "acme_kit_mod:keep").stderr
+def test_the_environment_may_switch_autoload_off(miles):
+    listing = json.loads(miles("plugins", "list", "--json", MILES_PLUGIN_AUTOLOAD="0").stdout)
+    (reason,) = {row["reason"] for row in listing["plugins"] if row["distribution"] == "acme-kit"}
+    assert "autoload is off" in reason
 
 
-def test_show_keeps_a_plugin_s_prints_off_stdout(miles):
-    done = miles("plugins", "show", "acme_loud")
-    assert "HELLO" not in done.stdout
-    assert "HELLO FROM PLUGIN" in done.stderr
-
-
-def test_show_of_a_broken_plugin_quotes_the_cause_and_names_the_distribution(miles):
-    done = miles("plugins", "show", "acme_broken")
+def test_list_shows_everything_and_fails_where_strictness_is_asked_for(miles):
+    done = miles("--strict-plugins", "plugins", "list")
     assert done.returncode == 1
-    for part in ("acme_broken", "acme-kit 1.5", "ModuleNotFoundError", "does_not_exist_xyz"):
-        assert part in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "Traceback" in miles("plugins", "show", "acme_broken", "--traceback").stderr
+    assert "acme_exact" in done.stdout
+    assert "exact_match" in done.stderr
+    assert miles("plugins", "list", "--no-plugins", "--strict-plugins").returncode == 0
+
+
+def test_list_of_a_hundred_plugins_with_a_hundred_problems_is_short_on_words(run_miles, tmp_path):
+    info = tmp_path / "many-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: many\nVersion: 1.0\n")
+    lines = "".join(f"plugin_{number} = m:f\nplugin_{number} = m:g\n" for number in range(100))
+    (info / "entry_points.txt").write_text(f"[miles.filters]\n{lines}\x1b[31mred = m:f\n")
+    done = run_miles(tmp_path, "plugins", "list")
+    assert "--kind KIND lists fewer" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert done.stderr.count("warning:") == 5
+    assert "... and 95 more" in done.stderr
+
+
+def test_list_without_any_plugin_says_how_to_get_one(miles):
+    done = miles(program=("-c", NO_METADATA))
+    assert done.stdout.startswith("no plugins; install a distribution that offers one")
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("flags", "words"),
     [
-        ("acme_exct", "Did you mean 'acme_exact'?"),
-        ("exact_match", "acme-kit/exact_match, miles-hub/exact_match"),
+        (('plugins.require=["acme-kit>=2"]',), "acme-kit>=2 is needed, and acme-kit 1.5 is installed"),
+        (('plugins.require=["acme-kit"]', "--no-plugins"), "acme-kit 1.5 is installed but off"),
+        (('plugins.block=["acme-kti"]',), "Did you mean 'acme-kit'?"),
+        (("plugins.strict=true",), "'exact_match' is offered more than once"),
     ],
 )
-def test_show_of_an_unknown_or_ambiguous_name_says_what_to_write(miles, name, words):
-    done = miles("plugins", "show", name)
-    assert (done.returncode, done.stdout) == (1, "")
+def test_a_run_does_not_start_where_its_plugins_are_not_as_asked_for(miles, tmp_path, flags, words):
+    config = str(Path(__file__).parents[2] / "examples" / "quickstart" / "config.toml")
+    done = miles("train", config, "--set", f"run.dir={tmp_path}", "--set", *flags)
+    assert done.returncode == 1
     assert words in done.stderr
+    assert list(tmp_path.iterdir()) == []

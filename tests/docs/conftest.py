@@ -52,6 +52,7 @@ DOCUMENTS = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").rglob("README.md")),
 ]
 
 
@@ -69,6 +70,11 @@ def root() -> Path:
 @pytest.fixture
 def first_plugin() -> Document:
     return read("docs/first-plugin.md")
+
+
+@pytest.fixture
+def migrating() -> Document:
+    return read("docs/migrating.md")
 
 
 @pytest.fixture

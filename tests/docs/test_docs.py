@@ -26,9 +26,14 @@ KINDS = {"engine": "engines", "train": "train_backends", "weights": "weight_tran
 
 
 def test_every_relative_link_leads_to_a_file(document: Document) -> None:
-    links = re.findall(r"\]\(([^)]+)\)", document.text)
-    relative = [link.partition("#")[0] for link in links if "://" not in link]
-    assert [link for link in relative if not (document.path.parent / link).is_file()] == []
+    assert [file for file, _ in _relative_links(document) if not (document.path.parent / file).is_file()] == []
+
+
+def test_every_link_into_a_page_leads_to_a_heading(document: Document) -> None:
+    for file, anchor in _relative_links(document):
+        if anchor and file.endswith(".md"):
+            headings = re.findall(r"^#+ (.+)$", (document.path.parent / file).read_text("utf-8"), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 def test_every_path_of_the_source_that_a_document_names_exists(document: Document, root: Path) -> None:
@@ -107,6 +112,13 @@ def test_the_loading_snippet_loads_a_checkpoint(runs: Document, root: Path, tmp_
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip("\n")
+
+
+def _relative_links(document: Document) -> list[tuple[str, str]]:
+    """File and anchor of each link; a link within the page has the page's own name."""
+    links = re.findall(r"\]\(([^)]+)\)", document.text)
+    parted = [link.partition("#") for link in links if "://" not in link]
+    return [(file or document.path.name, anchor) for file, _, anchor in parted]
 
 
 def _schema_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:

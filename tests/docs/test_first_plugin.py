@@ -14,6 +14,8 @@ from miles_core.api import ConfigError, Group, Message, PluginContext, PluginErr
 from miles_core.config.load import load_config
 from miles_core.errors import PluginNotFound
 from miles_core.kinds import KINDS
+from miles_core.lib.calls import call
+from miles_core.plugins import PluginRef
 from miles_core.plugins.hub import Hub
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ def test_a_plugin_of_the_page_is_as_short_as_it_says(first_plugin: Document) -> 
 @pytest.mark.anyio
 async def test_the_reward_pays_for_the_right_key_only(hub: Hub) -> None:
     reward = make(hub, "reward_models", "my_rewards:right_key")
-    scores = await reward.score([trajectory("get c", "3"), trajectory("get a", "3"), trajectory("3")])
+    scores = await call(reward.score, [trajectory("get c", "3"), trajectory("get a", "3"), trajectory("3")])
     assert [score.value for score in scores] == [1.0, 0.0, 0.0]
 
 
@@ -116,12 +118,10 @@ def test_the_options_of_the_snippets_are_valid_and_a_typo_is_named(hub: Hub) -> 
         hub.configure("environments", "my_environments:Strict", {"refusl": "no"})
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/first-plugin.md"])
-def test_the_packages_entry_points_are_found_by_name_and_load(
-    page: str, readme: Document, first_plugin: Document, hub: Hub, tmp_path: Path
+def test_the_package_s_entry_points_are_found_by_name_and_load(
+    first_plugin: Document, hub: Hub, tmp_path: Path
 ) -> None:
-    document = readme if page == "README.md" else first_plugin
-    project = tomllib.loads(document.files("toml")["pyproject.toml"])["project"]
+    project = tomllib.loads(first_plugin.files("toml")["pyproject.toml"])["project"]
     info = tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(
@@ -156,6 +156,41 @@ def test_the_messages_of_the_error_table_are_those_that_come(hub: Hub, kind: str
     with pytest.raises((PluginError, PluginNotFound)) as raised:
         hub.load(hub.resolve(kind, use))
     assert message in str(raised.value)
+
+
+class AsyncEstimator:
+    needs = ()
+
+    def __init__(self, config: object, context: object) -> None: ...
+
+    async def estimate(self, step_batch: Any) -> Any: ...
+
+
+class NoItems:
+    scope = "sample"
+
+    def __init__(self, config: object, context: object) -> None: ...
+
+    async def score(self) -> Any: ...
+
+
+class PerToken:
+    stage = "token"
+
+    def __init__(self, config: object, context: object) -> None: ...
+
+    def keep(self, item: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("kind", "factory"),
+    [("advantage_estimators", AsyncEstimator), ("reward_models", NoItems), ("filters", PerToken)],
+)
+def test_a_wrong_class_gets_a_message_of_the_table(first_plugin: Document, hub: Hub, kind: str, factory: type) -> None:
+    with pytest.raises(PluginError) as raised:
+        hub.load(PluginRef(kind, "wrong", "my_plugins:Wrong", factory=factory))
+    said = [cell for cell in first_plugin.table_cells() if cell in str(raised.value)]
+    assert len(said) == 1
 
 
 def test_functions_are_enough_for_the_kinds_that_the_page_says(first_plugin: Document) -> None:

@@ -28,7 +28,7 @@ EXACT = {
 def learned(run) -> list[dict[str, float]]:
     """The metrics that have nothing to do with time."""
     return [
-        {key: value for key, value in row.items() if not key.startswith("perf/") and not key.endswith("_seconds")}
+        {k: v for k, v in row.items() if not k.startswith(("perf/", "plugins/")) and not k.endswith("_seconds")}
         for row in run.metrics
     ]
 

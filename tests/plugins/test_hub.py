@@ -86,7 +86,7 @@ class Wrapping(Late):
     scope = "group"
 
     def __init__(self, config, context):
-        self.score = lambda items: []
+        self.score = lambda: []
 
 
 class Layer:
@@ -104,7 +104,7 @@ class Engine:
 
     def __init__(self, config, context): ...
 
-    def command(self, model_path, *, index): ...
+    def command(self, model_path, *, index, config_path): ...
 '''
 
 CONTEXT = PluginContext(seed=3)
@@ -226,5 +226,5 @@ def test_an_object_that_never_got_a_declared_member_is_refused(hub):
 def test_an_object_is_held_to_what_its_init_set(hub):
     with pytest.raises(PluginError, match="scope = 'step'; this version runs 'sample' or 'group'"):
         hub.create(REWARDS, "choosing", None, CONTEXT)
-    with pytest.raises(PluginError, match="'wrapping' .*score must be a coroutine function"):
+    with pytest.raises(PluginError, match="'wrapping' .*score is called as score"):
         hub.create(REWARDS, "wrapping", None, CONTEXT)

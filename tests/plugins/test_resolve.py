@@ -83,3 +83,19 @@ def test_an_unknown_kind_is_an_error_with_a_suggestion(hub):
 def test_refs_come_in_one_order_whatever_the_directory_order(hub):
     assert [ref.qualified_name for ref in hub.refs(REWARDS)] == ["good/Fuzzy", "good/exact", "other/exact"]
     assert [ref.kind for ref in hub.refs()] == ["filters", "model_bridges", *[REWARDS] * 3]
+
+
+def test_one_distribution_that_offers_a_name_twice_is_told_apart_by_targets(site):
+    info = site.install("twice", "1.0", {})
+    (info / "entry_points.txt").write_text("[miles.filters]\nsame = m:f\nsame = m:g\n")
+    hub = site.hub()
+    assert "filters 'same' is offered more than once, by twice 1.0. Write one of: m:f, m:g." in hub.problems[0]
+    with pytest.raises(PluginNotFound, match="2 plugins answer to 'twice/same'") as caught:
+        hub.resolve("filters", "twice/same")
+    assert caught.value.remedy == "Write one of: m:f, m:g."
+
+
+def test_a_name_that_a_left_out_module_may_add_is_pointed_out(site):
+    site.install("acme", "1.0", {"miles": {"hooks": "acme_hooks"}})
+    with pytest.raises(PluginNotFound, match="acme/hooks may add it, but is blocked"):
+        site.hub(block=("acme",)).resolve(REWARDS, "computed")

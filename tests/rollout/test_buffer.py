@@ -146,3 +146,17 @@ async def test_a_resumed_buffer_waits_for_the_step_after_the_trained_ones() -> N
     with anyio.move_on_after(0.01) as scope:
         await buffer.reserve(8)
     assert scope.cancelled_caught
+
+
+async def test_a_filter_that_fails_costs_a_checkpoint_no_step() -> None:
+    class Broken:
+        stage = "buffer"
+
+        def keep(self, item):
+            raise KeyError("x")
+
+    buffer = StepBuffer(2, FilterChain([NamedFilter("broken", Broken())]))
+    await buffer.put(rollout(0, 3))
+    with pytest.raises(RolloutError, match="filter broken failed on group g0: KeyError: 'x'"):
+        await buffer.get(0, version=3)
+    assert [record["step"] for record in buffer.state()] == [0]

@@ -72,10 +72,10 @@ class Spread:
         return Verdict(len(set(group.rewards)) > 1, "no_spread")
 
 
-def make(runner, *, filters: Sequence[object] = (Spread(),), source: Numbers | None = None, **settings):
+def make(runner, *, filters: Sequence[object] = (Spread(),), source: Numbers | None = None, on_begin=None, **settings):
     settings = {"groups_per_step": 4, "max_groups": 32, **settings}
     chain = FilterChain([NamedFilter("spread", entry) for entry in filters])
-    return RolloutScheduler(TaskStream(source or Numbers()), runner, chain, FillSettings(**settings))
+    return RolloutScheduler(TaskStream(source or Numbers()), runner, chain, FillSettings(**settings), on_begin)
 
 
 def tasks(groups) -> list[int]:
@@ -174,7 +174,7 @@ async def test_a_filter_that_raises_is_named_with_its_group() -> None:
         def keep(self, group):
             raise KeyError("difficulty")
 
-    with pytest.raises(RolloutError, match="filter spread raised KeyError on group s0-g0"):
+    with pytest.raises(RolloutError, match="filter spread failed on group s0-g0: KeyError"):
         await make(Groups(useful("1")), filters=[Broken()]).step(0)
 
 
@@ -270,3 +270,72 @@ async def test_tasks_taken_before_a_bad_row_are_not_lost() -> None:
     with pytest.raises(DataError, match="tasks.jsonl:3"):
         await scheduler.step(0)
     assert [pending["task"]["id"] for pending in scheduler.state()["pending"]] == ["0", "1"]
+
+
+async def test_the_beginning_of_a_step_is_told_once_with_the_first_tasks_and_nothing_is_lost_meanwhile() -> None:
+    begun = []
+
+    async def on_begin(step, first) -> None:
+        waiting = [pending["task"]["id"] for pending in scheduler.state()["pending"]]
+        assert [task.id for task in first] == waiting, "a checkpoint that is captured now holds them"
+        begun.append((step, len(first)))
+
+    scheduler = make(Groups(useful("1")), on_begin=on_begin, fill="kept", over_sampling=2, groups_per_step=2)
+    for number in range(3):
+        await scheduler.step(number)
+    assert begun == [(0, 4), (1, 0), (2, 4)], "groups that are left over were enough for the second"
+
+
+async def test_a_filter_that_awaits_never_judges_two_groups_at_once_nor_one_twice() -> None:
+    judging, judged = 0, []
+
+    class Slow:
+        stage = "group"
+
+        async def keep(self, group: Group) -> Verdict:
+            nonlocal judging
+            judging += 1
+            assert judging == 1
+            await anyio.sleep(0.001)
+            judging -= 1
+            judged.append(int(group.task.id))
+            return Verdict(True)
+
+    scheduler = make(Groups(useful("1")), filters=[Slow()], fill="kept", over_sampling=2.0, stragglers="requeue")
+    step = await scheduler.step(0)
+    assert len(step.kept) == 4
+    assert sorted(judged) == sorted(set(judged))
+
+
+async def test_a_group_that_a_filter_judges_is_part_of_a_checkpoint() -> None:
+    judging, go_on = anyio.Event(), anyio.Event()
+
+    class Waiting:
+        stage = "group"
+
+        async def keep(self, group: Group) -> Verdict:
+            judging.set()
+            await go_on.wait()
+            return Verdict(True)
+
+    scheduler = make(Groups(useful("1")), filters=[Waiting()])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(scheduler.step, 0)
+        await judging.wait()
+        state = scheduler.state()
+        go_on.set()
+    assert [(record["task"]["id"], len(record["done"])) for record in state["pending"]] == [
+        (str(number), 2) for number in range(4)
+    ]
+
+
+async def test_what_calls_into_plugins_took_is_among_a_step_s_metrics() -> None:
+    scheduler = RolloutScheduler(
+        TaskStream(Numbers()),
+        Groups(useful("1")),
+        FilterChain([]),
+        FillSettings(2),
+        plugin_metrics=lambda: {"plugins/kit/exact/calls": 3.0},
+    )
+    step = await scheduler.step(0)
+    assert step.counters["plugins/kit/exact/calls"] == 3.0

@@ -12,6 +12,7 @@ import pytest
 from miles_core.errors import RolloutError
 from miles_core.kinds.base import PluginContext
 from miles_core.kinds.reward_models import adapt
+from miles_core.lib.plugin_calls import PluginCalls
 from miles_core.rollout.scoring import Scorer, WeightedReward
 from miles_core.types import Reward, Status
 
@@ -144,3 +145,130 @@ async def test_a_wrong_number_of_rewards_names_the_model_and_both_counts() -> No
 async def test_without_models_the_environments_rewards_are_summed() -> None:
     (scored,) = await Scorer([]).score([make_trajectory("x", step_rewards=(0.2, 0.0, 1.0))])
     assert scored.reward == Reward(1.2)
+
+
+async def test_a_class_may_score_in_a_plain_method_which_runs_in_a_thread() -> None:
+    threads = []
+
+    class Plain:
+        scope = "group"
+
+        def score(self, items):
+            threads.append(threading.get_ident())
+            return [Reward(1.0)] * len(items)
+
+    scored = await Scorer([WeightedReward("plain", Plain())]).score([make_trajectory(n) for n in "abc"])
+    assert [t.reward.value for t in scored if t.reward] == [1.0] * 3
+    assert threads != [threading.get_ident()]
+
+
+async def test_a_function_gets_group_and_task_only_if_it_takes_them() -> None:
+    items = [make_trajectory("a"), make_trajectory("b"), make_trajectory("f", status=Status.FAILED)]
+
+    async def share(trajectory, group):
+        return 1 / len(group)
+
+    def labelled(trajectory, *, task):
+        return float(task.label)
+
+    scored = await Scorer(
+        [reward(lambda sample: 1.0, "plain"), reward(share, "share"), reward(labelled, "task")]
+    ).score(items)
+    assert scored[0].reward is not None
+    assert scored[0].reward.components == {"plain": 1.0, "share": 0.5, "task": 2.0}, "a failed one is in no group"
+
+
+async def test_a_class_gets_them_too() -> None:
+    class Ranked:
+        scope = "sample"
+
+        async def score(self, items, *, group):
+            return [Reward(float([t.id for t in group].index(items[0].id)))]
+
+    scored = await Scorer([WeightedReward("ranked", Ranked())]).score([make_trajectory(n) for n in "abc"])
+    assert [t.reward.value for t in scored if t.reward] == [0.0, 1.0, 2.0]
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def yields(trajectory):
+    yield 1.0
+
+
+@pytest.mark.parametrize(
+    ("grade", "reason"),
+    [
+        (lambda t: (_ for _ in ()).throw(Wordless()), "Wordless (its text cannot be had: RuntimeError)"),
+        (lambda t: (_ for _ in ()).throw(ValueError("x" * 10_000_000)), "ValueError: xxx"),
+        (lambda t: (_ for _ in ()).throw(KeyboardInterrupt()), "it raised KeyboardInterrupt"),
+        (yields, "TypeError: float() argument must be"),
+        (lambda t: "good", "ValueError: could not convert string to float: 'good'"),
+        (lambda t: t.samples[0].tokens, "TypeError: only"),
+    ],
+)
+async def test_whatever_a_function_does_costs_one_reward_with_a_short_reason(grade, reason: str) -> None:
+    (scored,) = await Scorer([reward(grade)]).score([make_trajectory("x")])
+    assert scored.reward is not None
+    assert scored.reward.value is None
+    assert reason in (scored.reward.reason or "")
+    assert len(scored.reward.reason or "") < 600
+
+
+async def test_reasons_and_errors_name_the_plugin_and_its_distribution() -> None:
+    def calls() -> PluginCalls:
+        return PluginCalls("acme-kit/exact", "reward model exact (acme-kit 1.2)")
+
+    class Broken:
+        scope = "group"
+        answer: tuple[None, ...] | list[None] = ()
+
+        async def score(self, items):
+            return self.answer
+
+    broken = Broken()
+    for answer, words in (([None], "must return Reward objects; got NoneType"), ([], "must return 1 rewards")):
+        broken.answer = answer
+        with pytest.raises(RolloutError, match=rf"reward model exact \(acme-kit 1\.2\): score\(\) {words}"):
+            await Scorer([WeightedReward("r", broken, calls=calls())]).score([make_trajectory("x")])
+    failing = adapt(lambda t: 1 / 0)(None, PluginContext())
+    (scored,) = await Scorer([WeightedReward("r", failing, calls=calls())]).score([make_trajectory("x")])
+    assert scored.reward is not None
+    assert scored.reward.reason == "reward model exact (acme-kit 1.2): ZeroDivisionError: division by zero"
+
+
+async def test_blocking_graders_run_side_by_side_and_leave_the_loop_free() -> None:
+    gaps, last = [], time.perf_counter()
+
+    async def beat() -> None:
+        nonlocal last
+        while True:
+            await anyio.sleep(0.01)
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+
+    started = time.perf_counter()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(beat)
+        scored = await Scorer([reward(lambda t: time.sleep(0.1) or 1.0)]).score(
+            [make_trajectory(str(i)) for i in range(32)]
+        )
+        tasks.cancel_scope.cancel()
+    assert [t.reward.value for t in scored if t.reward] == [1.0] * 32
+    assert time.perf_counter() - started < 1.6, "32 times 0.1 s one after the other are 3.2 s"
+    assert max(gaps) < 0.2
+
+
+async def test_graders_that_hang_fail_alone_and_keep_no_slot() -> None:
+    release = threading.Event()
+
+    def grade(trajectory):
+        return release.wait(60) and 1.0 if int(trajectory.id) < 64 else 1.0
+
+    scored = await Scorer([reward(grade, timeout=0.3)]).score([make_trajectory(str(i)) for i in range(96)])
+    release.set()
+    values = [t.reward.value for t in scored if t.reward]
+    assert values == [None] * 64 + [1.0] * 32, "two waves of 32 hang, and the rest has room after them"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
+import anyio
 import pytest
 
 from miles_core.errors import DataError, SessionError
+from miles_core.lib.plugin_calls import PluginCalls
 from miles_core.rollout import tasks as module
 from miles_core.rollout.tasks import Pending, TaskStream
 from miles_core.types import Message, Task
@@ -108,3 +111,67 @@ def test_a_prompt_that_the_template_refuses_names_its_task() -> None:
 
     with pytest.raises(DataError, match="prompt of task t0 cannot be tokenized: the chat template refuses"):
         TaskStream(Cycle(3), max_prompt_tokens=5, prompt_tokens=refuse).next()
+
+
+@pytest.mark.anyio
+async def test_a_source_that_blocks_leaves_the_loop_free_and_a_checkpoint_without_its_tasks() -> None:
+    taking, go_on = threading.Event(), threading.Event()
+
+    class Blocking(Cycle):
+        def take(self, count):
+            taken = super().take(count)
+            if self.at > 2:
+                taking.set()
+                assert go_on.wait(10)
+            return taken
+
+    stream = TaskStream(Blocking(9))
+    fresh, error = await stream.take(2)
+    assert (ids(fresh), error) == (["t0", "t1"], None)
+    before = stream.state()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stream.take, 3)
+        while not taking.is_set():
+            await anyio.lowlevel.checkpoint()
+        assert stream.state() == before, "the source has moved, but nobody has its task yet"
+        go_on.set()
+    assert stream.state()["source"] == {"at": 5}
+
+
+@pytest.mark.anyio
+async def test_what_was_taken_before_a_bad_row_is_handed_over_with_the_error() -> None:
+    class Broken(Cycle):
+        def take(self, count):
+            if self.at == 2:
+                raise SystemExit("no more")
+            return super().take(count)
+
+    calls = PluginCalls("acme-kit/rows", "data source rows (acme-kit 1.2)")
+    fresh, error = await TaskStream(Broken(9), calls=calls).take(5)
+    assert ids(fresh) == ["t0", "t1"]
+    assert isinstance(error, DataError)
+    assert error.message == "data source rows (acme-kit 1.2): take() raised SystemExit: no more"
+
+
+@pytest.mark.parametrize("answer", [["t0"], [(0, "t0")], [("0", Task("t0", ()))], 7, [(0, Task("a", ()))] * 2])
+def test_a_source_that_returns_something_else_is_named(answer) -> None:
+    class Odd(Cycle):
+        def take(self, count):
+            return answer
+
+    with pytest.raises(DataError, match=r"must return a list of at most one \(epoch, Task\); got"):
+        TaskStream(Odd(3)).next()
+
+
+@pytest.mark.parametrize("method", ["state", "metrics", "restore"])
+def test_every_failure_of_a_source_is_the_source_s(method: str) -> None:
+    class Failing(Cycle):
+        pass
+
+    def fail(*_):
+        raise KeyError("position")
+
+    setattr(Failing, method, fail)
+    stream = TaskStream(Failing(3))
+    with pytest.raises(DataError, match=rf"{method}\(\) raised KeyError: 'position'"):
+        stream.restore({"source": {}}) if method == "restore" else getattr(stream, method)()

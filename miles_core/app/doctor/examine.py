@@ -11,6 +11,7 @@ from miles_core.app.doctor.finding import Finding
 from miles_core.app.doctor.machine import machine
 from miles_core.app.doctor.mooncake import mooncake
 from miles_core.plugins.hub import Hub
+from miles_core.plugins.policy import PluginPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,7 @@ AT_ONCE = 4
 
 def examine(hub: Hub | None = None) -> list[Finding]:
     """Every check in the order of the table; takes some seconds and downloads nothing."""
-    plugins = Hub.discover() if hub is None else hub
+    plugins = Hub.discover(PluginPolicy.of().lenient()) if hub is None else hub
     checks: list[Callable[[], list[Finding]]] = [
         packages.python,
         packages.torch,

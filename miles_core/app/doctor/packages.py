@@ -175,7 +175,7 @@ def _sglang_on_cpu() -> Finding:
 def plugins(hub: Hub) -> list[Finding]:
     """What discovery says about plugins; a broken one harms a run only if the run uses it."""
     rows = [
-        Finding("plugin", "problem", problem, "Repair or uninstall it, or name it in [plugins] block.")
+        Finding("plugin", "problem", problem, "Run `miles plugins doctor`, which also loads every plugin.")
         for problem in hub.problems
     ]
     return [Finding("plugins", "ok", f"{len(hub.refs())} found"), *rows]

@@ -1,0 +1,1 @@
+"""Sums with several tries: what the policy acts in, how it is scored, and what is worth training on."""

@@ -1,0 +1,1 @@
+"""A rate limit per client, as a router middleware."""

@@ -1,0 +1,1 @@
+"""An advantage estimator and a policy loss; each module names its source."""

@@ -1,0 +1,85 @@
+"""The functions that a config names beside its plugins: generate, match, pick, correction and reduction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from miles_core.errors import ConfigError
+from miles_core.plugins.episode_functions import load_episode_function
+from miles_core.plugins.functions import load_function
+from miles_core.rollout.generating import TURNS, Generator
+from miles_core.session.matching import MATCHES
+from miles_core.session.picking import PICKS
+from miles_core.train.correction import CORRECTIONS, NamedCorrection
+from miles_core.train.reduction import REDUCTIONS, NamedReduction
+
+if TYPE_CHECKING:
+    from miles_core.app.wiring import Wiring
+    from miles_core.config.schema import Config
+
+EPISODES = {TURNS.name: TURNS.function}
+"""The built-in functions of ``[rollout] generate``, by name."""
+
+
+def check_functions(config: Config) -> None:
+    """Load all of them, and check their options.
+
+    Raises:
+        MilesError: naming the key, what it holds and what is wrong.
+    """
+    if config.rollout.generate is not None:
+        load_episode_function(config.rollout.generate, EPISODES)
+    session_functions(config)
+    build_correction(config)
+    build_reduction(config)
+
+
+def build_generator(wiring: Wiring, *, evaluation: bool, needs_routing: bool, **services: Any) -> Generator:
+    """What generates the episodes of training, or of an evaluation."""
+    table = wiring.config.rollout.generate
+    function, name = TURNS.function, TURNS.name
+    if table is not None:
+        config = wiring.config.model_dump(mode="json", exclude_none=True)
+        context = wiring.context(config=config, **services)
+        function, name = load_episode_function(table, EPISODES)(context), table.use
+    return Generator(function, name, evaluation=evaluation, needs_routing=needs_routing)
+
+
+def session_functions(config: Config) -> dict[str, Any]:
+    """``match`` and ``pick`` of every session."""
+    table = config.session
+    return {
+        "match": load_function("session.match", table.match, MATCHES, ("stored", "given")),
+        "pick": load_function("session.pick", table.pick, PICKS, ("turns",)),
+    }
+
+
+def build_correction(config: Config) -> NamedCorrection | None:
+    """The correction of a config; ``None`` for ``none``.
+
+    Raises:
+        ConfigError: if it would count twice what the ratio holds already, or an option is wrong.
+    """
+    table = config.correction
+    if table.use == "none":
+        if table.options:
+            raise ConfigError(
+                f'[correction] use = "none" takes no options; got {", ".join(table.options)}',
+                remedy=f"Name a correction in use: {', '.join(CORRECTIONS)}, or module:attribute.",
+            )
+        return None
+    known = {"none": None, **CORRECTIONS}
+    function = load_function("correction.use", table.use, known, ("batch",), table.options)  # type: ignore[arg-type]
+    if table.use in CORRECTIONS and config.objective.old_logprobs == "rollout":
+        raise ConfigError(
+            f'[correction] use = "{table.use}" needs objective.old_logprobs = "proximal": ratios against rollout '
+            "logprobs hold that factor already",
+            remedy='Set one of both: correction.use = "none", or objective.old_logprobs = "proximal".',
+        )
+    return NamedCorrection(table.use, function)
+
+
+def build_reduction(config: Config) -> NamedReduction:
+    """The reduction of a config."""
+    use = config.objective.reduction
+    return NamedReduction(use, load_function("objective.reduction", use, REDUCTIONS, ("batch", "mask")))
