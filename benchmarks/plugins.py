@@ -17,7 +17,7 @@ from benchmarks.timing import Timings
 from miles_core.api import PluginContext
 from miles_core.config.schema import RewardTable
 from miles_core.plugins import Hub
-from miles_core.plugins.policy import PluginPolicy
+from miles_core.plugins.installed.policy import PluginPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

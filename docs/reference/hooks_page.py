@@ -9,7 +9,7 @@ from source import Function, functions, signature, tree
 from types_section import described
 
 from miles_core.kinds.hooks import RunInfo, TrainerHandle
-from miles_core.plugins import hookspecs
+from miles_core.plugins.lifecycle import hookspecs
 
 
 def page() -> str:
@@ -28,7 +28,8 @@ def page() -> str:
 
 # A phrase of the docstring, and the process that it means.
 PROCESSES = (("every process", "every"), ("in the trainer", "trainer"), ("``miles`` command", "command line"))
-HOW = "A module of the entry-point group `miles` implements them; [hooks.md](../hooks.md) shows how."
+HOW = """A module of the entry-point group `miles` implements them; [hooks.md](../hooks.md) shows how. [API](api.md)
+lists the fields of what they are given."""
 
 
 def _section(node: Function) -> str:

@@ -16,7 +16,7 @@ from miles_core.adapters import ADAPTERS
 from miles_core.config.describe import default_words, type_words
 from miles_core.kinds import KINDS
 from miles_core.plugins import Hub
-from miles_core.plugins.policy import OWN
+from miles_core.plugins.installed.policy import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 INTRO = """A plugin is an object of one of these kinds. An entry point of the kind's group gives it a name, by
 which a table of the config file calls it. A class is made by `cls(config, context)`, where `config` is an instance of
 its own pydantic model `Config`, or `None` if it has none. [Plugins](../plugins.md) tells how names are found, and
-[A first plugin](../first-plugin.md) writes four."""
+[A first plugin](../first-plugin.md) writes four. [API](api.md) lists the fields of what plugins are given:
+`Trajectory`, `Group`, `Task`, `Message`, `StepBatch`, `PluginContext` and more."""
 
 
 def page() -> str:

@@ -112,4 +112,4 @@ def _default(value: ast.expr) -> str:
         return text
     assert isinstance(value, ast.Call)
     factories = [text_of(word.value) for word in value.keywords if word.arg == "default_factory"]
-    return {"dict": "{}", "list": "[]", "tuple": "()"}.get(factories[0] if factories else "", "...")
+    return {"dict": "{}", "nothing": "{}", "list": "[]", "tuple": "()"}.get(factories[0] if factories else "", "...")

@@ -16,7 +16,7 @@ from testing_page import fixtures, function_named
 import miles_core.testing as kit
 from miles_core import api
 from miles_core.kinds import KINDS
-from miles_core.plugins import hookspecs
+from miles_core.plugins.lifecycle import hookspecs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

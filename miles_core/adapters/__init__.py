@@ -24,12 +24,19 @@ ADAPTERS: dict[str, dict[str, str]] = {
 """By adapter and kind: the module whose ``adapt(function)`` returns a factory ``(config, context)``."""
 
 
-def adapted(adapter: str, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The factory of a foreign function.
+def adapted(what: object, adapter: str, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The factory of a foreign function, which errors call ``what``.
 
     Raises:
         PluginError: if the adapter has nothing for this kind, or the function is a class or has another signature.
     """
+    try:
+        return _adapted(adapter, kind, function)
+    except PluginError as error:
+        raise PluginError(f"{what}: {error.message}", remedy=error.remedy) from error
+
+
+def _adapted(adapter: str, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
     kinds = ADAPTERS.get(adapter, {})
     if kind not in kinds:
         known = ", ".join(kinds) or "none"

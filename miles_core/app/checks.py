@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from miles_core.app.context import trajectory_tokens
 from miles_core.app.functions import check_functions
 from miles_core.app.plugin_calls import calls_into
@@ -15,7 +17,7 @@ from miles_core.rollout.tasks import TaskStream
 
 if TYPE_CHECKING:
     from miles_core.app.wiring import Wiring
-    from miles_core.config.schema import Config, PluginTable
+    from miles_core.config.schema import Config, DataTable, PluginTable
     from miles_core.plugins.lock import PluginLock
 
 
@@ -27,6 +29,9 @@ def check_run(wiring: Wiring) -> list[dict[str, Any]]:
     """
     for kind, table in plugin_tables(wiring.config):
         wiring.hub.configure(kind, table)
+    for environment in wiring.config.environments:
+        if environment.adapter is not None:  # the adapter's object is cheap: it calls the function per episode
+            wiring.build("environments", environment)
     check_functions(wiring.config)
     for server in wiring.config.engine.servers:  # [[engine.groups]] have options of their own
         options = wiring.hub.configure("engines", server)
@@ -69,9 +74,12 @@ def plugin_tables(config: Config) -> list[tuple[str, PluginTable]]:
     ]
 
 
-def _check_data(wiring: Wiring, table: PluginTable, key: str) -> None:
-    stream = TaskStream(wiring.source(table), calls=calls_into(wiring, "data_sources", table))
-    if stream.next() is None:
+def _check_data(wiring: Wiring, table: DataTable, key: str) -> None:
+    stream = TaskStream(wiring.source(table), timeout=table.timeout, calls=calls_into(wiring, "data_sources", table))
+    taken, error = anyio.run(stream.take, 1)
+    if error is not None:
+        raise error
+    if not taken:
         raise DataError(f"the data of [{key}] holds no task", remedy=f"Correct {key}, or the files that it names.")
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from miles_core.plugins.hooks import Hooks
+    from miles_core.plugins.lifecycle.hooks import Hooks
     from miles_core.rollout.evaluation import Evaluation
     from miles_core.telemetry.progress import TrainingProgress
     from miles_core.types import Group

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import ConfigError
-from miles_core.plugins.episode_functions import load_episode_function
-from miles_core.plugins.functions import load_function
+from miles_core.plugins.functions.episode import load_episode_function
+from miles_core.plugins.functions.resolve import load_function
 from miles_core.rollout.generating import TURNS, Generator
 from miles_core.session.matching import MATCHES
 from miles_core.session.picking import PICKS

@@ -13,7 +13,7 @@ import anyio
 from miles_core.app.ending import Ending, Outcome, exhausted, limit_reached, outcome
 from miles_core.app.errors import single_error
 from miles_core.errors import MilesError, RolloutError
-from miles_core.plugins.hooks import Hooks
+from miles_core.plugins.lifecycle.hooks import Hooks
 from miles_core.telemetry.metrics import rollout_metrics
 from miles_core.train.batching import TrainStep
 

@@ -10,6 +10,7 @@ from miles_core.app.context import trajectory_tokens
 from miles_core.app.functions import build_generator, session_functions
 from miles_core.app.plugin_calls import calls_into
 from miles_core.errors import ConfigError
+from miles_core.lib.signatures import is_async
 from miles_core.rollout.budget import Budget
 from miles_core.rollout.environment import EnvironmentRunner
 from miles_core.rollout.evaluation import Evaluation
@@ -46,6 +47,7 @@ def build_tasks(
         epochs=epochs,
         max_prompt_tokens=table.max_prompt_tokens,
         prompt_tokens=prompt_tokens,
+        timeout=table.timeout,
         calls=calls_into(wiring, "data_sources", table),
     )
 
@@ -201,4 +203,7 @@ def _environments(wiring: Wiring, table: EnvironmentTable, tokenizer: ChatTokeni
         made: Environment = wiring.hub.create("environments", ref, config, context, adapter=table.adapter)
         return made
 
-    return lambda: EnvironmentRunner(None, table.name or table.use, table.timeout, calls, make=make)
+    factory: Any = wiring.hub.load(ref, table.adapter)
+    blocks = not is_async(getattr(factory, "reset", None))
+    name = table.name or table.use
+    return lambda: EnvironmentRunner(None, name, table.timeout, calls, make=make, blocks=blocks)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from miles_core.kinds.hooks import RunInfo
-    from miles_core.plugins.hooks import Hooks
+    from miles_core.plugins.lifecycle.hooks import Hooks
 
 
 class RunHooks:

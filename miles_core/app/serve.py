@@ -15,7 +15,7 @@ from miles_core.engine.embedded.plugin import Embedded
 from miles_core.errors import ConfigError, EngineError, RouterError
 from miles_core.kinds.base import PluginContext
 from miles_core.plugins.hub import Hub
-from miles_core.plugins.policy import PluginPolicy
+from miles_core.plugins.installed.policy import PluginPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from miles_core.config.load import LoadedConfig
     from miles_core.config.schema import PluginTable
-    from miles_core.plugins.hookspecs import Role
+    from miles_core.plugins.lifecycle.hookspecs import Role
 
 
 @dataclass(frozen=True, slots=True)

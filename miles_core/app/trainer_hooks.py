@@ -8,7 +8,7 @@ from miles_core.train.changed_batch import checked_batch
 
 if TYPE_CHECKING:
     from miles_core.kinds.hooks import TrainerHandle
-    from miles_core.plugins.hooks import Hooks
+    from miles_core.plugins.lifecycle.hooks import Hooks
     from miles_core.types import StepBatch
 
 

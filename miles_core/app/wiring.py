@@ -13,7 +13,7 @@ from miles_core.errors import ConfigError
 from miles_core.kinds.base import PluginContext
 from miles_core.lib.plugin_calls import CallLog
 from miles_core.plugins.hub import Hub
-from miles_core.plugins.policy import PluginPolicy
+from miles_core.plugins.installed.policy import PluginPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from miles_core.config.schema import Config
     from miles_core.kinds.data_sources import DataSource
     from miles_core.kinds.model_bridges import ModelBridge
-    from miles_core.plugins.hooks import Hooks
-    from miles_core.plugins.hookspecs import Role
+    from miles_core.plugins.lifecycle.hooks import Hooks
+    from miles_core.plugins.lifecycle.hookspecs import Role
     from miles_core.types import Layout, RoutingSpec
 
 

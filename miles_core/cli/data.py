@@ -54,7 +54,7 @@ def check(
     from miles_core.cli.data_text import describe
     from miles_core.config.load import load_config
     from miles_core.plugins.hub import Hub
-    from miles_core.plugins.policy import PluginPolicy
+    from miles_core.plugins.installed.policy import PluginPolicy
 
     loaded = None if config is None else load_config(config, overrides)
     if loaded is not None:

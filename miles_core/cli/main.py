@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import threading
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cyclopts
@@ -14,6 +15,7 @@ from miles_core import __version__
 from miles_core.cli.plugin_commands import with_plugin_commands
 from miles_core.config.suggest import did_you_mean
 from miles_core.errors import MilesError, leaves_of
+from miles_core.lib.error_text import UNREADABLE, reads_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 TRACEBACK_FLAG = "--traceback"
 TRACEBACK_VARIABLE = "MILES_TRACEBACK"
 """Set to 1 it does what the flag does."""
+
+END_SECONDS = 30.0
+"""What threads that are left at the end of a command, and functions of `atexit`, may take."""
 
 PLUGIN_FLAGS = {"--no-plugins": ("MILES_PLUGINS", "none"), "--strict-plugins": ("MILES_STRICT_PLUGINS", "1")}
 """Flags of every command, and the environment variables that they set, so that child processes see them too."""
@@ -61,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     0 is success, 1 a mistake that the message explains, 2 an error that miles did not foresee, 130 an interrupt.
     """
     tokens = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show must not end a command
+        sys.stdout.reconfigure(errors="backslashreplace")
     show_traceback = os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0")
     end = tokens.index("--") if "--" in tokens else len(tokens)
     own, others = tokens[:end], tokens[end:]
@@ -68,7 +75,26 @@ def main(argv: Sequence[str] | None = None) -> None:
         os.environ[variable] = value
     show_traceback |= TRACEBACK_FLAG in own
     tokens = [token for token in own if token not in (TRACEBACK_FLAG, *PLUGIN_FLAGS)] + others
-    raise SystemExit(_run(tokens, show_traceback=show_traceback))
+    code = _run(tokens, show_traceback=show_traceback)
+    if argv is None:
+        end_within(END_SECONDS, code)
+    raise SystemExit(code)
+
+
+def end_within(seconds: float, code: int) -> None:
+    """End this process with ``code`` if it still runs then: the interpreter waits for threads that plugins left."""
+
+    def end() -> None:
+        names = sorted(t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread())
+        left = ", ".join(names) or "functions of atexit"
+        sys.stderr.write(f"warning: not waited for any longer, {seconds:g} s after the end: {left}\n")
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        os._exit(code)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _run(tokens: list[str], *, show_traceback: bool) -> int:
@@ -103,16 +129,10 @@ def _report(error: BaseException, *, show_traceback: bool) -> int:
         sys.stderr.write("interrupted\n")
         return 130
     hint = "" if show_traceback else f"\n  -> Run it again with {TRACEBACK_FLAG} to see where, and report it."
-    if _reads_metadata(leaves[0]):
-        hint = "\n  -> A package's metadata cannot be read; `miles plugins doctor --no-import` says which to reinstall."
+    if reads_metadata(leaves[0]):
+        hint = f"\n  -> {UNREADABLE}"
     sys.stderr.write(f"error: unexpected {type(leaves[0]).__name__}: {leaves[0]}{hint}\n")
     return 2
-
-
-def _reads_metadata(error: BaseException) -> bool:
-    """Libraries read the entry points of all packages when they are imported, and fail where one is broken."""
-    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return any(Path(file).parts[-3:-1] == ("importlib", "metadata") for file in files)
 
 
 def _usage_error(error: cyclopts.CycloptsError) -> MilesError:

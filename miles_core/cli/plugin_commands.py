@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from cyclopts import App
 
 from miles_core.errors import MilesError
+from miles_core.lib.error_text import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from miles_core.plugins.implementations import Implementation
+    from miles_core.plugins.lifecycle.implementations import Implementation
 
 HOOK = "miles_add_commands"
 
@@ -65,8 +66,10 @@ def _commands(implementation: Implementation) -> dict[str, App]:
     try:
         implementation.bound({"app": own})()
         return {name: own[name] for name in own if not name.startswith("-")}
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - nobody asked for it
-        _warn(f"{implementation} raised {type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - nobody asked for it
+        _warn(f"{implementation} raised {error_text(error)}")
         return {}
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from miles_core.plugins.hub import Hub
-from miles_core.plugins.policy import OWN, PluginPolicy
+from miles_core.plugins.installed.policy import OWN, PluginPolicy
 from miles_core.plugins.reference import HOOKS
 from miles_core.plugins.resolve import kind_named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from miles_core.plugins.listing import Listed
+    from miles_core.plugins.installed.standing import Listed
 
 app = App(name="plugins", help="List, describe and check the installed plugins, or start a new one.")
 # Import strings: a command's module is imported when that command runs, so that the others stay fast.

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from miles_core.cli.plugins_named import kinds_with, not_found
 from miles_core.config.overrides import toml_value
-from miles_core.config.suggest import did_you_mean
-from miles_core.errors import ConfigError, PluginError, PluginNotFound
+from miles_core.errors import ConfigError, PluginError
 from miles_core.kinds import KINDS
 from miles_core.plugins.hub import Hub
-from miles_core.plugins.resolve import kind_named, matching
+from miles_core.plugins.resolve import kind_named
 
 if TYPE_CHECKING:
     from miles_core.testing.reporting import Outcome
@@ -43,7 +43,9 @@ def check(
             "conformance suites run in pytest, which is not installed", remedy='Run: pip install "miles-hub[testing]"'
         )
     hub = Hub.discover()
-    kinds = [kind_named(kind).plural] if kind is not None else _kinds_with(hub, name)
+    kinds = [kind_named(kind).plural] if kind is not None else kinds_with(hub, name)
+    if not kinds:
+        raise not_found(hub, name)
     given = dict(map(_option, options))
     return max([_check_one(hub, each, name, given) for each in kinds])
 
@@ -93,16 +95,3 @@ def _option(text: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise ConfigError(f"--options {text}: expected a key, '=' and a value", remedy="Write --options key=value.")
     return key.strip(), toml_value(value)
-
-
-def _kinds_with(hub: Hub, name: str) -> list[str]:
-    refs = hub.refs(computed=True)
-    if kinds := sorted({ref.kind for ref in matching(refs, name)}):
-        return kinds
-    known = sorted({ref.name for ref in refs})
-    raise PluginNotFound(
-        f"no plugin is called {name!r}; installed: {', '.join(known) or 'none'}",
-        remedy="Add --kind to check a module:attribute."
-        if ":" in name
-        else did_you_mean(name, known) or "Run `miles plugins list`.",
-    )

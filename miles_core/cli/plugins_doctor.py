@@ -8,17 +8,18 @@ from dataclasses import asdict
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from miles_core.app.doctor.plugins import TIMEOUT, examine_plugins
 from miles_core.cli.findings import table
 from miles_core.plugins.hub import Hub
-from miles_core.plugins.policy import PluginPolicy
+from miles_core.plugins.installed.policy import PluginPolicy
 
 
 def doctor(
     *,
     imports: Annotated[bool, Parameter(name="--import")] = True,
-    timeout: float = TIMEOUT,
+    timeout: Annotated[float, Parameter(validator=Number(gt=0))] = TIMEOUT,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Print what is wrong; returns the exit code.

@@ -5,15 +5,11 @@ from __future__ import annotations
 import json as json_module
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from miles_core.errors import PluginError
 from miles_core.plugins.hub import Hub
+from miles_core.plugins.installed.policy import PluginPolicy
 from miles_core.plugins.lock import PluginLock, lock_of_again, lock_of_all
-from miles_core.plugins.policy import PluginPolicy
-
-if TYPE_CHECKING:
-    from miles_core.config.load import LoadedConfig
 
 
 def lock(*, config: Path | None = None, check: Path | None = None) -> int:
@@ -26,32 +22,27 @@ def lock(*, config: Path | None = None, check: Path | None = None) -> int:
     check
         An earlier lock, or the plugins.json of a run: say what is different here, instead of printing.
     """
-    loaded = None if config is None else _load(config)
-    if check is None:
-        here = lock_of_all(Hub.discover(PluginPolicy.of().lenient())) if loaded is None else _lock_of_config(loaded)
+    before = None if check is None else _read(check)
+    here = _lock_here(before) if config is None else _lock_of_config(config)
+    if before is None:
         sys.stdout.write(json_module.dumps(here.to_json(), indent=2) + "\n")
         return 0
-    before = _read(check)
-    if loaded is None:
-        here = lock_of_again(Hub.discover(PluginPolicy.of().lenient()), before)
-    else:
-        here = _lock_of_config(loaded)
     lines = before.differences(here)
     sys.stdout.write("".join(f"{line}\n" for line in lines) or f"the same plugins as in {check}\n")
     return 1 if lines else 0
 
 
-def _load(config: Path) -> LoadedConfig:
-    from miles_core.config.load import load_config
+def _lock_here(before: PluginLock | None) -> PluginLock:
+    hub = Hub.discover(PluginPolicy.of().lenient())
+    return lock_of_all(hub) if before is None else lock_of_again(hub, before)
 
-    return load_config(config)
 
-
-def _lock_of_config(loaded: LoadedConfig) -> PluginLock:
+def _lock_of_config(config: Path) -> PluginLock:
     from miles_core.app.checks import lock_of_run
     from miles_core.app.wiring import wire
+    from miles_core.config.load import load_config
 
-    return lock_of_run(wire(loaded, Path()))
+    return lock_of_run(wire(load_config(config), Path()))
 
 
 def _read(file: Path) -> PluginLock:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from miles_core.config.suggest import did_you_mean
-from miles_core.errors import PluginNotFound
+from miles_core.cli.plugins_named import kinds_with, not_found
 from miles_core.kinds import KINDS
 from miles_core.plugins.describe import function_of, members_of, summary_of
 from miles_core.plugins.hub import Hub
-from miles_core.plugins.loader import import_target
+from miles_core.plugins.loading.loader import import_target
 from miles_core.plugins.reference import HOOKS
 from miles_core.plugins.resolve import matching
 
@@ -47,21 +46,12 @@ def show(name: str, /, *, kind: str | None = None, json: Annotated[bool, Paramet
 def _named(hub: Hub, name: str, kind: str | None) -> list[PluginRef]:
     if kind not in (None, HOOKS):
         return [hub.resolve(kind, name)]
-    modules = matching(hub.modules, name)
+    found = matching(hub.modules, name)
     if kind is None:
-        refs = [*hub.refs(computed=True), *(row.ref for row in hub.left_out)]
-        kinds = sorted({ref.kind for ref in matching(refs, name)} - {HOOKS})
-        if kinds or modules:
-            return [*(hub.resolve(each, name) for each in kinds), *modules]
-    elif modules:
-        return modules
-    known = sorted({row.ref.name for row in hub.listing})
-    raise PluginNotFound(
-        f"no plugin is called {name!r}; installed: {', '.join(known) or 'none'}",
-        remedy="Add --kind to describe a module:attribute."
-        if ":" in name
-        else did_you_mean(name, known) or "Run `miles plugins list`.",
-    )
+        found = [*(hub.resolve(each, name) for each in kinds_with(hub, name)), *found]
+    if not found:
+        raise not_found(hub, name)
+    return found
 
 
 def _description(hub: Hub, ref: PluginRef) -> dict[str, Any]:

@@ -221,8 +221,9 @@ def _summary(outcome: Outcome, run_dir: Path) -> str:
     first = "-" if outcome.first_reward is None else f"{outcome.first_reward:.2f}"
     last = "-" if outcome.last_reward is None else f"{outcome.last_reward:.2f}"
     return (
-        f"learned: mean reward {first} -> {last} in {outcome.steps} steps{_ENDINGS[outcome.ending]} "
+        f"trained: mean reward {first} -> {last} in {outcome.steps} steps{_ENDINGS[outcome.ending]} "
         f"({outcome.version} weight updates)\n"
         f"files:   {run_dir} (metrics.jsonl, samples/, checkpoints/step-0 and step-{outcome.steps})\n"
-        f"next:    miles report {run_dir}, --set run.seed=1, --set rollout.max_staleness=1, write a plugin (docs/)"
+        f"next:    miles report {run_dir}, --set run.seed=1, --set rollout.max_staleness=1, "
+        "write a plugin (docs/first-plugin.md)"
     )

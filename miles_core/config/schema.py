@@ -114,6 +114,7 @@ class ModelTable(Table):
 class DataTable(PluginTable):
     """``[data]``: where tasks come from."""
 
+    timeout: float = Field(600.0, gt=0, description="seconds that reading one task may take")
     max_prompt_tokens: int | None = Field(
         None, ge=1, description="leave out tasks with longer prompts, chat template included; default: none"
     )

@@ -22,6 +22,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     return f"Did you mean {match!r}?" if match else None
 
 
+def listed(names: Iterable[str], most: int = 50) -> str:
+    """The names with commas, or ``none``; of more than ``most`` only the first, since nobody reads hundreds."""
+    known = list(names)
+    more = len(known) - most
+    return (", ".join(known[:most]) or "none") + (f", and {more} more" if more > 0 else "")
+
+
 def unknown_key(path: str, key: str, known: Iterable[str]) -> str:
     """One line about the unknown ``key`` at the dotted ``path``: the nearest known key and all of them."""
     names = list(known)

@@ -40,9 +40,9 @@ class Step:
     info: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        from miles_core.types.freeze import freeze  # here, so that listing plugins does not import all data types
+        from miles_core.types.frozen import frozen  # here, so that listing plugins does not import all data types
 
-        object.__setattr__(self, "info", freeze(self.info))
+        object.__setattr__(self, "info", frozen(self.info))
 
 
 @runtime_checkable

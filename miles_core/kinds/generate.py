@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from miles_core.types.freeze import freeze
+from miles_core.types.frozen import frozen
 from miles_core.types.sample import Status
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class EpisodeResult:
     messages: tuple[Message, ...] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "info", freeze(self.info))
+        object.__setattr__(self, "info", frozen(self.info))
 
 
 class EpisodeHandle(Protocol):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import os
 import threading
+from collections import deque
 from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from miles_core.lib.error_text import error_text
@@ -39,7 +42,7 @@ async def call(function: Callable[..., Any], *arguments: Any, **keywords: Any) -
 
 
 async def run_in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a blocking function in a daemon thread of its own.
+    """Run a blocking function in a daemon thread that has nothing else to do.
 
     Cancelling abandons the thread. One that never returns takes no slot from others and does not keep the process
     alive, as a thread of a pool would.
@@ -68,5 +71,34 @@ async def run_in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result, error)
 
-    threading.Thread(target=work, name=f"plugin {getattr(function, '__name__', '')}", daemon=True).start()
+    _idle_thread().jobs.put(work)
     return await future
+
+
+class _Thread(threading.Thread):
+    """Does one job after another; between two of them it waits among the idle."""
+
+    def __init__(self) -> None:
+        super().__init__(name="plugin calls", daemon=True)
+        self.jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            self.jobs.get()()
+            if len(_IDLE) >= _KEPT:
+                return
+            _IDLE.append(self)
+
+
+_KEPT = 64
+_IDLE: deque[_Thread] = deque()
+"""Threads are kept because starting one costs more than most calls."""
+os.register_at_fork(after_in_child=_IDLE.clear)
+
+
+def _idle_thread() -> _Thread:
+    try:
+        return _IDLE.pop()
+    except IndexError:
+        return _Thread()

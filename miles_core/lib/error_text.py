@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
+from miles_core.errors import MilesError
+
 LONGEST = 500
+
+UNREADABLE = "A package's metadata cannot be read; `miles plugins doctor --no-import` says which to reinstall."
+"""The remedy where :func:`reads_metadata`."""
 
 
 def error_text(error: BaseException) -> str:
-    """``Type: message``; a long message is cut, and one that cannot be made is said to be so."""
+    """``Type: message`` without a remedy; a long message is cut, and one that cannot be made is said to be so."""
     name = type(error).__name__
     try:
-        text = str(error)
+        text = error.message if isinstance(error, MilesError) else str(error)
     except BaseException as broken:  # noqa: BLE001 - the plugin's own `__str__`, which may do anything
         return f"{name} (its text cannot be had: {type(broken).__name__})"
     return f"{name}: {shortened(text)}" if text else name
@@ -21,6 +29,13 @@ def value_text(value: object, longest: int = 60) -> str:
         return shortened(repr(value), longest)
     except BaseException:  # noqa: BLE001 - the plugin's own `__repr__`, which may do anything
         return f"a {type(value).__name__}"
+
+
+def reads_metadata(error: BaseException) -> bool:
+    """Libraries read the entry points of all packages when they are imported, and fail where one is broken."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    reads = any(Path(file).parts[-3:-1] == ("importlib", "metadata") for file in files)
+    return reads and not isinstance(error, ModuleNotFoundError)  # that is a package which is not installed
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:

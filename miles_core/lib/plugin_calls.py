@@ -62,7 +62,13 @@ class PluginCalls:
         self._since: Counter[str] = Counter()
         self._seconds = 0.0
         self._slow = 0
+        self._warnings = 0
         self._quiet_until = 0.0
+
+    @property
+    def running(self) -> int:
+        """Blocking calls that run, those that were given up among them."""
+        return self._running
 
     async def __call__(
         self,
@@ -155,6 +161,25 @@ class PluginCalls:
             self._seconds += seconds
             if seconds >= self._slow_call and self._slow == warned:
                 self._warn_slow(method, f"took {seconds:.1f} s")
+
+    @contextmanager
+    def watched(self, method: str) -> Iterator[None]:
+        """Warn of a slow call that is made directly while it runs: it may never return."""
+        words = f"has been running for {self._slow_call:g} s"
+        timer = threading.Timer(self._slow_call, self._warn_slow, (method, words))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def warn(self, what: str) -> None:
+        """Warn the first, the tenth, the hundredth time, ...: what fails in every episode must not fill the screen."""
+        self._warnings += 1
+        if str(self._warnings).strip("0") == "1":
+            often = f" (warning number {self._warnings})" if self._warnings > 1 else ""
+            logger.warning("%s: %s%s", self.title, what, often)
 
     def take_metrics(self) -> dict[str, float]:
         """Seconds, calls and failures since the last time, as ``plugins/<name>/...``; nothing without a call."""

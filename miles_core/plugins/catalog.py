@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 from miles_core.errors import MilesError
-from miles_core.plugins.conflicts import conflicts
-from miles_core.plugins.discovery import HOOKS_GROUP
-from miles_core.plugins.listing import Listed
-from miles_core.plugins.loader import import_target
-from miles_core.plugins.manager import DistributionPlugin, Manager, place
-from miles_core.plugins.policy import OWN
-from miles_core.plugins.preferences import check_preferred
-from miles_core.plugins.problem import Problem
+from miles_core.lib.error_text import error_text
+from miles_core.plugins.installed.conflicts import conflicts
+from miles_core.plugins.installed.discovery import HOOKS_GROUP
+from miles_core.plugins.installed.policy import OWN
+from miles_core.plugins.installed.preferences import check_preferred
+from miles_core.plugins.installed.problem import Problem
+from miles_core.plugins.installed.requirements import blocked_names, check_required, parsed
+from miles_core.plugins.installed.standing import Listed, Standing, standing
+from miles_core.plugins.lifecycle.manager import DistributionPlugin, Manager, place
+from miles_core.plugins.loading.loader import import_target
+from miles_core.plugins.loading.side_effects import stdout_on_stderr
 from miles_core.plugins.reference import HOOKS, PluginRef, normalise, tidy_target
 from miles_core.plugins.registry import Registry
-from miles_core.plugins.requirements import blocked_names, check_required, parsed
-from miles_core.plugins.standing import Standing, standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from miles_core.plugins.discovery import Discovery, PluginDistribution
-    from miles_core.plugins.implementations import Implementation
-    from miles_core.plugins.policy import PluginPolicy
+    from miles_core.plugins.installed.discovery import Discovery, PluginDistribution
+    from miles_core.plugins.installed.policy import PluginPolicy
+    from miles_core.plugins.lifecycle.implementations import Implementation
 
 
 class Catalog:
@@ -109,9 +108,11 @@ class Catalog:
         for module in waiting:
             registry = Registry(module.distribution or "", module.version or "")
             try:
-                with redirect_stdout(sys.stderr):
+                with stdout_on_stderr():
                     self._manager.collect(import_target(module), module.qualified_name, registry, module.label)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - nobody asked for it: a row, not the end
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - nobody asked for it: a row, not the end
                 self._fail(module, error)
             else:
                 self._refs.extend(registry.refs)
@@ -146,7 +147,7 @@ class Catalog:
         return self._policy.third_party or name == OWN
 
     def _fail(self, module: PluginRef, error: BaseException) -> None:
-        text, remedy = f"{type(error).__name__}: {error}", ""
+        text, remedy = error_text(error), ""
         if isinstance(error, MilesError):
             text, remedy = error.message, error.remedy or ""
         text = text if str(module) in text else f"{module} failed to register: {text}"

@@ -6,13 +6,14 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import MilesError, PluginError
+from miles_core.kinds import KINDS
 from miles_core.lib.error_text import error_text
 from miles_core.plugins.catalog import Catalog
-from miles_core.plugins.configure import HOST_KEYS, config_model, make_config
-from miles_core.plugins.contract import check_object
-from miles_core.plugins.discovery import find_distributions
-from miles_core.plugins.loader import load_factory
-from miles_core.plugins.policy import PluginPolicy
+from miles_core.plugins.installed.discovery import find_distributions
+from miles_core.plugins.installed.policy import PluginPolicy
+from miles_core.plugins.loading.configure import HOST_KEYS, config_model, make_config, table_of
+from miles_core.plugins.loading.contract import check_object
+from miles_core.plugins.loading.loader import load_factory
 from miles_core.plugins.reference import PluginRef
 from miles_core.plugins.resolve import kind_named, resolve
 
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
 
     from miles_core.config.schema import PluginTable
     from miles_core.kinds import PluginContext
-    from miles_core.plugins.discovery import PluginDistribution
-    from miles_core.plugins.hooks import Hooks
-    from miles_core.plugins.listing import Listed
-    from miles_core.plugins.problem import Problem
-    from miles_core.plugins.standing import State
+    from miles_core.plugins.installed.discovery import PluginDistribution
+    from miles_core.plugins.installed.problem import Problem
+    from miles_core.plugins.installed.standing import Listed, State
+    from miles_core.plugins.lifecycle.hooks import Hooks
 
 
 logger = logging.getLogger("miles.plugins")
@@ -43,6 +43,7 @@ class Hub:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._factories: dict[tuple[PluginRef, str | None], Callable[..., Any]] = {}
+        self._checked: set[tuple[PluginRef, type]] = set()
 
     @classmethod
     def discover(cls, policy: PluginPolicy | None = None, path: Sequence[str] | None = None) -> Hub:
@@ -157,18 +158,20 @@ class Hub:
         """
         if isinstance(table, PluginRef | str):
             ref = self.resolve(kind, table) if isinstance(table, str) else table
-            return make_config(self.config_model(ref), ref, options or {})
+            return make_config(self.config_model(ref), table_of(ref), options or {})
         ref = self.resolve(kind, table.use)
         host_keys = HOST_KEYS.union(type(table).model_fields)
         model = config_model(self.load(ref, adapter_of(table)), ref, host_keys)
-        return make_config(model, ref, table.options if options is None else options)
+        return make_config(model, table_of(ref), table.options if options is None else options)
 
     def hooks(self, timeout: float = 60.0, slow_call: float = 10.0) -> Hooks:
         """The lifecycle hooks of all hand-written modules, which are imported now.
 
         A module that cannot be imported or registered is a warning; for the rest see ``Hooks``.
         """
-        from miles_core.plugins.hooks import Hooks  # with an event loop behind it: not for `miles plugins list`
+        from miles_core.plugins.lifecycle.hooks import (
+            Hooks,  # with an event loop behind it: not for `miles plugins list`
+        )
 
         self._catalog.run_modules()
         for failure in self._catalog.failures:
@@ -203,7 +206,11 @@ class Hub:
             raise PluginError(
                 f"{ref} failed to start: {error_text(error)}", remedy="Check its options, or repair it."
             ) from error
-        check_object(ref, made)
+        # Environments are made by the thousand: what their class has is checked once, what an object sets always.
+        sets = set(getattr(made, "__dict__", ())).intersection(KINDS[kind].members)
+        if sets or (ref, type(made)) not in self._checked:
+            check_object(ref, made)
+            self._checked.add((ref, type(made)))
         return made
 
     def build(self, kind: str, table: PluginTable, context: PluginContext, app: Any = None) -> Any:

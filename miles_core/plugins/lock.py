@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import PluginError, PluginNotFound
-from miles_core.plugins.reference import HOOKS
+from miles_core.kinds import KINDS
 from miles_core.plugins.resolve import resolve
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def lock_of_again(hub: Hub, before: PluginLock) -> PluginLock:
     """
     rows = [LockedPlugin.of(module, module.qualified_name) for module in hub.modules]
     for row in before.rows:
-        if row.kind == HOOKS:
+        if row.kind not in KINDS:  # modules are above, and a later version may have more kinds
             continue
         with suppress(PluginNotFound):
             rows.append(LockedPlugin.of(_found(hub, row), row.use))
@@ -113,8 +113,12 @@ def lock_of_again(hub: Hub, before: PluginLock) -> PluginLock:
 
 
 def _found(hub: Hub, row: LockedPlugin) -> PluginRef:
+    refs = hub.refs(row.kind)
+    for ref in refs:  # one distribution may offer a name twice
+        if row == LockedPlugin.of(ref, ref.qualified_name):
+            return ref
     try:
-        return resolve(row.kind, row.use, hub.refs(row.kind))
+        return resolve(row.kind, row.use, refs)
     except PluginNotFound:
         return hub.resolve(row.kind, row.use)
 

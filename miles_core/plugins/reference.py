@@ -62,6 +62,14 @@ def split_target(target: str) -> tuple[str, str | None] | None:
     return (match["module"], match["attribute"]) if match else None
 
 
+def written_target(text: str) -> str | None:
+    """``module:attribute`` as the user wrote it, or as ``pkg.mod.fn``; ``None`` for what is a name."""
+    if ":" in text:
+        return text
+    module, dot, attribute = text.rpartition(".")
+    return f"{module}:{attribute}" if dot and all(part.isidentifier() for part in text.split(".")) else None
+
+
 def tidy_target(target: str) -> str:
     """An entry-point value without spaces and extras; malformed ones stay as they are."""
     parts = split_target(target)

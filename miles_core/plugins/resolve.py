@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from miles_core.config.suggest import did_you_mean
+from miles_core.config.suggest import did_you_mean, listed
 from miles_core.errors import PluginError, PluginNotFound
 from miles_core.kinds import KINDS
-from miles_core.plugins.conflicts import choices
-from miles_core.plugins.preferences import preferred
-from miles_core.plugins.reference import HOOKS, PluginRef, normalise
+from miles_core.plugins.installed.conflicts import choices
+from miles_core.plugins.installed.preferences import preferred
+from miles_core.plugins.reference import HOOKS, PluginRef, normalise, written_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from miles_core.kinds import Kind
-    from miles_core.plugins.listing import Listed
+    from miles_core.plugins.installed.standing import Listed
 
 
 def kind_named(kind: str) -> Kind:
@@ -73,20 +73,11 @@ def resolve(
         raise PluginNotFound(
             f"the {singular} {text!r} is installed but {row.state}, because {row.reason}: {row.ref}", remedy=row.remedy
         )
-    if target := _written_target(text):
+    if target := written_target(text):
         return PluginRef(kind, text, target)
     unseen = {row.ref.qualified_name: row.state for row in left_out if row.ref.kind == HOOKS}
     unheard = [f"{name} may add it, but is {state}" for name, state in unseen.items()]
     raise _not_found(kind, text, refs, [*failures, *unheard])
-
-
-def _written_target(text: str) -> str | None:
-    if ":" in text:
-        return text
-    module, dot, attribute = text.rpartition(".")
-    if dot and all(part.isidentifier() for part in text.split(".")):
-        return f"{module}:{attribute}"
-    return None
 
 
 def _not_found(kind: str, text: str, refs: Sequence[PluginRef], failures: Sequence[str]) -> PluginNotFound:
@@ -95,7 +86,7 @@ def _not_found(kind: str, text: str, refs: Sequence[PluginRef], failures: Sequen
     notes = [f"; {text!r} is a {', a '.join(elsewhere)}"] if elsewhere else []
     notes += [f"; not usable: {failure}" for failure in failures]
     return PluginNotFound(
-        f"no {KINDS[kind].singular} is called {text!r}; installed: {', '.join(names) or 'none'}{''.join(notes)}",
+        f"no {KINDS[kind].singular} is called {text!r}; installed: {listed(names)}{''.join(notes)}",
         remedy=did_you_mean(text, [*names, *(ref.qualified_name for ref in refs if ref.kind == kind)])
         or "Install the distribution that offers it, or write module:attribute.",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,10 +10,10 @@ import anyio
 from miles_core.errors import MilesError, RolloutError
 from miles_core.kinds.environments import Observation, Step
 from miles_core.lib.error_text import error_text, value_text
-from miles_core.lib.frozen import frozen
 from miles_core.lib.numbers import is_finite
 from miles_core.lib.plugin_calls import CallTimeoutError, PluginCalls
 from miles_core.types import Message
+from miles_core.types.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,11 +22,10 @@ if TYPE_CHECKING:
     from miles_core.types import Task
 
 
-logger = logging.getLogger("miles.rollout")
-
-
 class EnvironmentRunner:
     """One episode's environment; it is made by ``make`` when the episode begins, where it is not given.
+
+    ``blocks`` is false where ``reset`` is a coroutine function: such a class is made on the event loop as well.
 
     ``name`` is how errors call it unless ``calls``, those into the plugin, say it. What it gets is read-only.
     """
@@ -40,16 +38,19 @@ class EnvironmentRunner:
         calls: PluginCalls | None = None,
         *,
         make: Callable[[], Environment] | None = None,
+        blocks: bool = True,
     ) -> None:
         self._environment = environment
         self._make = make
+        self._blocks = blocks
         self._calls = calls or PluginCalls(name, f"environment {name}")
         self._title = self._calls.title
         self._timeout = timeout
 
     async def reset(self, task: Task, seed: int) -> Message | None:
         """Begin the episode; what it shows first, as a message."""
-        observation = await self._run("reset", self._begin, frozen(task), seed)
+        begin = self._begin if self._blocks else self._begin_here
+        observation = await self._run("reset", begin, frozen(task), seed)
         return None if observation is None else await self.message(observation)
 
     def _begin(self, task: Task, seed: int) -> Any:
@@ -58,6 +59,9 @@ class EnvironmentRunner:
             assert self._make is not None
             self._environment = self._make()
         return self._environment.reset(task, seed)
+
+    async def _begin_here(self, task: Task, seed: int) -> Any:
+        return await self._begin(task, seed)
 
     async def step(self, response: Message) -> Step:
         """Act on the policy's turn.
@@ -101,9 +105,9 @@ class EnvironmentRunner:
             try:
                 await self._calls("close", self._environment.close, limit=self._timeout)
             except CallTimeoutError as error:
-                logger.warning("%s: close() %s", self._title, error)
+                self._calls.warn(f"close() {error}")
             except Exception as error:  # noqa: BLE001 - the episode is over, its result stands
-                logger.warning("%s: close() raised %s", self._title, error_text(error))
+                self._calls.warn(f"close() raised {error_text(error)}")
 
     def _text(self, value: Any) -> str:
         if isinstance(value, str):

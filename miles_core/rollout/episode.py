@@ -39,11 +39,12 @@ class Episode:
 
     async def run(self, seed: int) -> Trajectory:
         """Run to the end; a failure is recorded on the trajectory and never becomes a reward."""
-        late = f"took longer than {self.budget.episode_timeout:g} s"
+        seconds = self.budget.episode_timeout
+        late = f"rollout.generate {self.generator.name}: longer than {seconds:g} s (rollout.episode_timeout)"
         result = EpisodeResult(Status.FAILED, reason="episode_timeout", error=late)
         handle: Handle | None = None
         try:
-            with episode_clock(self.budget.episode_timeout):
+            with episode_clock(seconds):
                 environment = self.make_environment()
                 handle = self._handle(environment, seed)
                 try:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from miles_core.errors import RolloutError
 from miles_core.kinds.filters import Verdict
 from miles_core.lib.error_text import error_text, value_text
-from miles_core.lib.frozen import frozen
 from miles_core.lib.plugin_calls import CallTimeoutError, ItemError, PluginCalls
+from miles_core.types.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import BudgetSpent, RolloutError
 from miles_core.kinds.sessions import Prompt
-from miles_core.lib.frozen import frozen
 from miles_core.types import TurnRecord
+from miles_core.types.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,12 +10,11 @@ import anyio
 from miles_core.errors import RolloutError
 from miles_core.kinds.reward_models import OFFERS
 from miles_core.lib.error_text import error_text, value_text
-from miles_core.lib.frozen import frozen
 from miles_core.lib.numbers import is_finite
 from miles_core.lib.plugin_calls import CallTimeoutError, PluginCalls
 from miles_core.lib.signatures import accepted
 from miles_core.types import Reward
-from miles_core.types.freeze import FrozenDict
+from miles_core.types.frozen import FrozenDict, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import DataError, MilesError
 from miles_core.lib.error_text import error_text, value_text
-from miles_core.lib.plugin_calls import PluginCalls
+from miles_core.lib.plugin_calls import CallTimeoutError, PluginCalls
 from miles_core.types import Task, Trajectory
 from miles_core.types.records import from_record, to_record
 
@@ -60,7 +60,7 @@ class TaskStream:
     """Takes tasks from a source; ends after ``epochs`` passes, or where the source does.
 
     ``prompt_tokens`` counts a task's prompt as the policy will see it; longer ones than ``max_prompt_tokens`` are left
-    out and counted. ``calls`` are those into the source.
+    out and counted. :meth:`take` waits ``timeout`` seconds for one task. ``calls`` are those into the source.
     """
 
     def __init__(
@@ -70,12 +70,14 @@ class TaskStream:
         epochs: int | None = None,
         max_prompt_tokens: int | None = None,
         prompt_tokens: Callable[[Task], int] | None = None,
+        timeout: float = 600.0,
         calls: PluginCalls | None = None,
     ) -> None:
         self._source = source
         self._epochs = epochs
         self._max_prompt_tokens = max_prompt_tokens
         self._prompt_tokens = prompt_tokens
+        self._timeout = timeout
         self._calls = calls or PluginCalls("data", f"data source {type(source).__module__}:{type(source).__qualname__}")
         self._epoch = 0
         self._taken = 0
@@ -95,16 +97,20 @@ class TaskStream:
             return taken, None
         self._before = self.state()
         try:
-            await self._calls("take", self._fill, taken, count)
+            while len(taken) < count:
+                pending = await self._calls("take", self.next, limit=self._timeout)
+                if pending is None:
+                    break
+                taken.append(pending)
+        except CallTimeoutError as error:  # the source is never asked again, and the position stays that before
+            return [], DataError(
+                f"{self._calls.title}: take() {error}", remedy="Mend the source, or raise `timeout` in its table."
+            )
         except MilesError as error:
             self._before = None
             return taken, error
         self._before = None
         return taken, None
-
-    def _fill(self, taken: list[Pending], count: int) -> None:
-        while len(taken) < count and (pending := self.next()) is not None:
-            taken.append(pending)
 
     def next(self) -> Pending | None:
         """The next task; ``None`` at the end of the data.

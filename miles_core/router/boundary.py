@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, TypeAlias
 
+from miles_core.errors import MilesError
+from miles_core.lib.error_text import error_text
 from miles_core.router.errors import error_answer, send_all
 
 if TYPE_CHECKING:
@@ -48,7 +51,7 @@ class Boundary:
         async def receive_from_outside() -> Message:
             try:
                 return await receive()
-            except Exception as error:
+            except BaseException as error:
                 _culprit(error, self._outside)
                 raise
 
@@ -57,20 +60,22 @@ class Boundary:
             started = True
             try:
                 await send(message)
-            except Exception as error:
+            except BaseException as error:
                 _culprit(error, self._outside)
                 raise
 
         try:
             await self._app(scope, receive_from_outside, send_outside)
-        except Exception as error:
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:  # a SystemExit too: it is the layer's, not the server's
             if _culprit(error, self._inside) != self._inside or started:
                 raise
             _logger.exception("%s failed at %s %s", self._inside, scope["method"], scope["path"])
             await send_all(_failure(self._inside, error), send)
 
 
-def _culprit(error: Exception, layer: str) -> str:
+def _culprit(error: BaseException, layer: str) -> str:
     """The layer that an error is put down to: the first that it passed."""
     if not hasattr(error, _CULPRIT):
         setattr(error, _CULPRIT, layer)
@@ -78,7 +83,8 @@ def _culprit(error: Exception, layer: str) -> str:
     return culprit
 
 
-def _failure(layer: str, error: Exception) -> list[Message]:
+def _failure(layer: str, error: BaseException) -> list[Message]:
     kind = "router_failed" if layer == "router" else "middleware_failed"
-    message = f"{layer} raised {type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}" if isinstance(error, MilesError) else error_text(error)
+    message = f"{layer} raised {text}"
     return error_answer(500, kind, message, "See the router's log for the traceback.")

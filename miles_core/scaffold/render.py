@@ -109,7 +109,7 @@ def _author(text: str | None) -> str | None:
     """An inline table of ``[project] authors``."""
     if text is None:
         return None
-    match = re.fullmatch(r"\s*(?P<name>[^<>]*?)\s*(<(?P<email>[^<>\s]+@[^<>\s]+)>)?\s*", text)
+    match = re.fullmatch(r"\s*(?P<name>[^<>\n\r]*?)\s*(<(?P<email>[^<>\s]+@[^<>\s]+)>)?\s*", text)
     keys = {key: value for key, value in match.groupdict().items() if value} if match else {}
     if not keys:
         raise PluginError(f"an author is 'Name' or 'Name <address>'; got {text!r}", remedy="Correct --author.")

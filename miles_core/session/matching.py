@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from miles_core.errors import SessionError
 from miles_core.lib.error_text import error_text, value_text
-from miles_core.lib.frozen import frozen
-from miles_core.plugins.functions import label_of
+from miles_core.plugins.functions.resolve import label_of
+from miles_core.types.frozen import frozen
 
 if TYPE_CHECKING:
     from miles_core.kinds.sessions import MessageMatch

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from miles_core.errors import SessionError
 from miles_core.lib.error_text import error_text, value_text
-from miles_core.plugins.functions import label_of
+from miles_core.plugins.functions.resolve import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -70,6 +70,6 @@ class Site:
     def hub(self, block: tuple[str, ...] = (), **policy: Any) -> Hub:
         """The plugins of this folder alone; ``policy`` are fields of :class:`PluginPolicy`."""
         from miles_core.plugins.hub import Hub
-        from miles_core.plugins.policy import PluginPolicy
+        from miles_core.plugins.installed.policy import PluginPolicy
 
         return Hub.discover(PluginPolicy(block=block, **policy), path=[str(self.folder)])

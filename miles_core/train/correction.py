@@ -12,7 +12,7 @@ from pydantic import Field
 from miles_core.errors import TrainError
 from miles_core.kinds.corrections import Correction
 from miles_core.lib.error_text import error_text, value_text
-from miles_core.lib.frozen import frozen
+from miles_core.types.frozen import frozen
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,13 +53,19 @@ class NamedCorrection:
             TrainError: if the function raises, or its arrays are not what they must be.
         """
         try:
-            found = self.function(frozen(batch))
-        except (Exception, SystemExit) as error:
+            return self._applied(batch)
+        except (TrainError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
             raise TrainError(f"correction {self.name} raised {error_text(error)}") from error
+
+    def _applied(self, batch: StepBatch) -> tuple[NDArray[np.float32], NDArray[np.bool_], dict[str, float]]:
+        found = self.function(frozen(batch))
         if not isinstance(found, Correction):
             raise TrainError(f"correction {self.name} must return a Correction; got {type(found).__name__}")
         trained = batch.loss_mask
-        weights = np.where(trained, self._array(found.weights, "weights", batch), 0).astype(np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
+            weights = np.where(trained, self._array(found.weights, "weights", batch), 0).astype(np.float32)
         if found.keep is not None and getattr(found.keep, "dtype", None) != np.bool_:
             raise TrainError(f"correction {self.name}: keep must be bool; got {value_text(found.keep)}")
         keep = trained if found.keep is None else trained & self._array(found.keep, "keep", batch)

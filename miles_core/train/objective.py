@@ -73,7 +73,7 @@ class Objective:
         ``weights`` are those of all tokens of the step, ``[N]``, whatever micro-batches it is split into.
 
         Raises:
-            TrainError: if a loss is not finite or has the wrong shape.
+            TrainError: if a loss is not finite, has the wrong shape, or has no gradient.
         """
         device = outputs.logprobs.device
         loss_batch = _loss_batch(batch, estimates, old_logprobs, rows, device)
@@ -93,6 +93,11 @@ class Objective:
             total = total + entry.weight * summed
             for name, (value, count) in token_loss.metrics.items():
                 metrics.add(f"train/{name}", float(value), float(count))
+        if outputs.logprobs.requires_grad and not total.requires_grad:
+            names = ", ".join(entry.name for entry in self._losses)
+            raise TrainError(
+                f"loss {names}: per_token has no gradient", remedy="Compute it from outputs, and do not detach it."
+            )
         return total
 
 

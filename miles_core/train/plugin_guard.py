@@ -12,8 +12,8 @@ import torch
 from miles_core.errors import MilesError, TrainError
 from miles_core.kinds.losses import LossBatch, TokenLoss, TokenOutputs
 from miles_core.lib.error_text import error_text, value_text
-from miles_core.lib.frozen import frozen
 from miles_core.types import Estimates
+from miles_core.types.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,14 +82,26 @@ class GuardedLoss:
                     raise TrainError(f"{self._calls.title}: {name} must be {tuple(batch.mask.shape)}; got {got}")
             if result.mask.dtype != torch.bool:
                 raise TrainError(f"{self._calls.title}: mask must be bool; got {result.mask.dtype}")
+            if not result.per_token.is_floating_point():
+                raise TrainError(f"{self._calls.title}: per_token must be float; got {result.per_token.dtype}")
+            self._check_metrics(result)
             return result
+
+    def _check_metrics(self, result: TokenLoss) -> None:
+        try:
+            for total, count in result.metrics.values():
+                float(total), float(count)
+        except Exception as error:
+            raise TrainError(
+                f"{self._calls.title}: metrics must map each name to (sum, count), two numbers: {error_text(error)}"
+            ) from error
 
 
 @contextmanager
 def _attributed(calls: PluginCalls, method: str) -> Iterator[None]:
-    """Counts the call, and names the plugin in whatever it raises."""
+    """Counts and watches the call, and names the plugin in whatever it raises."""
     try:
-        with calls.measured(method):
+        with calls.measured(method), calls.watched(method):
             yield
     except KeyboardInterrupt:
         raise

@@ -13,7 +13,7 @@ import numpy as np
 
 from miles_core.errors import TrainError
 from miles_core.lib.error_text import error_text
-from miles_core.lib.frozen import frozen
+from miles_core.types.frozen import frozen
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,16 +71,19 @@ class NamedReduction:
             return np.zeros(mask.shape, np.float32)
         try:
             found = np.asarray(self.function(frozen(batch), frozen(mask)))
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise TrainError(f"reduction {self.name} raised {error_text(error)}") from error
         if found.shape != mask.shape or found.dtype.kind != "f":
             raise TrainError(
                 f"reduction {self.name} must return one float per token {mask.shape}; got {found.dtype} {found.shape}"
             )
-        if not np.isfinite(found[mask]).all():
-            bad = int((~np.isfinite(found[mask])).sum())
+        with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
+            weights = np.where(mask, found, 0).astype(np.float32)
+        if bad := int((~np.isfinite(weights)).sum()):
             raise TrainError(f"reduction {self.name}: weights must be finite; {bad} of {int(mask.sum())} are not")
-        return np.where(mask, found, 0).astype(np.float32)
+        return weights
 
 
 TOKEN_MEAN = NamedReduction("token_mean", token_mean)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from miles_core.types.frozen import nothing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,12 +15,16 @@ if TYPE_CHECKING:
 class TextPart:
     """A piece of text in a message of several parts."""
 
+    _deeply_frozen: ClassVar[bool] = True
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
     """An image in a message: a path, an ``http(s)`` URL or a ``data:`` URI."""
+
+    _deeply_frozen: ClassVar[bool] = True
 
     image: str
 
@@ -32,7 +38,7 @@ class Message:
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=nothing)
 
     @property
     def text(self) -> str:
@@ -77,7 +83,7 @@ class Message:
             tool_calls=tuple(chat.get("tool_calls") or ()),
             tool_call_id=chat.get("tool_call_id"),
             name=chat.get("name"),
-            extra={key: value for key, value in chat.items() if key not in known},
+            extra={key: value for key, value in chat.items() if key not in known} or nothing(),
         )
 
 

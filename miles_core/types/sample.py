@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from miles_core.types.frozen import freeze_fields, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,14 +38,21 @@ class Status(StrEnum):
 class Reward:
     """A score, or ``None`` with a ``reason`` when scoring failed: a failure is never a 0.0."""
 
+    _deeply_frozen: ClassVar[bool] = True
+
     value: float | None
     reason: str | None = None
-    components: Mapping[str, float | None] = field(default_factory=dict)
+    components: Mapping[str, float | None] = field(default_factory=nothing)
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "components")
 
 
 @dataclass(frozen=True, slots=True)
 class MediaSpan:
     """Tokens ``start <= t < end`` are the expanded placeholders of media item ``index``."""
+
+    _deeply_frozen: ClassVar[bool] = True
 
     kind: str
     index: int
@@ -59,6 +68,8 @@ class TurnRecord:
     time. ``info`` is what the environment reported.
     """
 
+    _deeply_frozen: ClassVar[bool] = True
+
     start: int
     end: int
     sampling: SamplingParams
@@ -68,7 +79,10 @@ class TurnRecord:
     retries: int = 0
     cached_tokens: int = 0
     reward: float | None = None
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=nothing)
+
+    def __post_init__(self) -> None:
+        freeze_fields(self, "info")
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +99,8 @@ class Sample:
             token 0, which no logits predict, is to be trained.
     """
 
+    _deeply_frozen: ClassVar[bool] = True
+
     task_id: str
     group_id: str
     trajectory_id: str
@@ -97,7 +113,7 @@ class Sample:
     status: Status
     routing: RoutingTrace | None = None
     media: tuple[MediaSpan, ...] = ()
-    media_tensors: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    media_tensors: Mapping[str, NDArray[Any]] = field(default_factory=nothing)
     reward: Reward | None = None
 
     def __post_init__(self) -> None:
@@ -120,6 +136,7 @@ class Sample:
         self._check_versions()
         for array in (self.tokens, self.loss_mask, self.logprobs):
             array.setflags(write=False)
+        freeze_fields(self, "versions", "turns", "routing", "media", "media_tensors")
 
     def _check_versions(self) -> None:
         import numpy as np
@@ -165,7 +182,7 @@ class Trajectory:
     step_rewards: tuple[float, ...] = ()
     stop_reason: str = ""
     error: str | None = None
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=nothing)
 
     @property
     def response(self) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from miles_core.types.freeze import freeze
+from miles_core.types.frozen import freeze_fields, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,13 +21,15 @@ class Task:
     lists tuples.
     """
 
+    _deeply_frozen: ClassVar[bool] = True
+
     id: str
     messages: tuple[Message, ...]
     label: str | None = None
     images: tuple[str, ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
     environment: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=nothing)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "metadata", freeze(self.metadata))
+        freeze_fields(self, "messages", "images", "tools", "metadata")

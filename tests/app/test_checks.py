@@ -52,6 +52,17 @@ def test_what_is_wrong_is_named(
     assert caught.value.remedy
 
 
+def test_an_environment_of_slime_without_any_reward_is_refused_before_the_run(
+    quickstart: Quickstart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "foreign_env.py").write_text("def build_env(sample, args): raise SystemExit\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    environment = 'environments=[{use="foreign_env:build_env", adapter="slime"}]'
+    check(quickstart(environment))
+    with pytest.raises(ConfigError, match=r"give no rewards, and the config has no \[\[rewards\]\]"):
+        check(quickstart(environment, "rewards=[]"))
+
+
 @pytest.mark.parametrize(
     "overrides",
     [("engine.use=sglang",), ("engine.use=sglang", "weights.use=disk"), ("weights.use=disk",)],

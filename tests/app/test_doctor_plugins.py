@@ -9,7 +9,7 @@ import pytest
 
 from miles_core.app.doctor.plugins import examine_plugins
 from miles_core.plugins import Hub
-from miles_core.plugins.policy import PluginPolicy
+from miles_core.plugins.installed.policy import PluginPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,7 +100,7 @@ def test_one_that_hangs_is_a_row_and_the_next_is_tried(hub):
 def test_modules_are_run_and_what_they_add_is_loaded(hub):
     failures = _failures(examine_plugins(hub(modules=("hooks", "idle"))))
     assert "filter 'computed' (doctor_number:f" in failures[0]
-    assert "implements no hook" in failures[1]
+    assert "plugin module 'idle' (doctor_idle, distribution acme 1.5): acme/idle implements no hook" in failures[1]
 
 
 def test_nothing_is_loaded_on_request_or_when_left_out(hub):

@@ -17,8 +17,8 @@ from miles_core.app.saving import Saver
 from miles_core.config.load import load_config
 from miles_core.errors import EngineError, RolloutError
 from miles_core.lib.archive import load_archive
-from miles_core.plugins.hooks import Hooks
-from miles_core.plugins.implementations import Implementation
+from miles_core.plugins.lifecycle.hooks import Hooks
+from miles_core.plugins.lifecycle.implementations import Implementation
 from miles_core.rollout.buffer import StepBuffer
 from miles_core.rollout.filtering import FilterChain
 from miles_core.rollout.step import StepRollout

@@ -10,8 +10,8 @@ import pytest
 from miles_core.app.run_hooks import RunHooks
 from miles_core.errors import EngineError
 from miles_core.kinds.hooks import RunInfo
-from miles_core.plugins.hooks import Hooks
-from miles_core.plugins.implementations import Implementation
+from miles_core.plugins.lifecycle.hooks import Hooks
+from miles_core.plugins.lifecycle.implementations import Implementation
 
 pytestmark = pytest.mark.anyio
 RUN = RunInfo("r0", Path("runs/r0"), 3)

@@ -11,8 +11,8 @@ import torch
 from miles_core.app.trainer_hooks import TrainerHooks
 from miles_core.errors import PluginError
 from miles_core.kinds.hooks import TrainerHandle
-from miles_core.plugins.hooks import Hooks
-from miles_core.plugins.implementations import SPECS, Implementation
+from miles_core.plugins.lifecycle.hooks import Hooks
+from miles_core.plugins.lifecycle.implementations import SPECS, Implementation
 from miles_core.train.batching import make_batch
 
 BATCH = make_batch([], [], [], 1)

@@ -24,7 +24,7 @@ def test_show_prints_the_resolved_config_as_toml(run, write_config):
     assert (code, err) == (0, "")
     document = tomllib.loads(out)
     assert document["run"]["steps"] == 7
-    assert document["data"] == {"use": "jsonl", "path": "x.jsonl"}
+    assert document["data"] == {"use": "jsonl", "path": "x.jsonl", "timeout": 600.0}
     assert document["advantage"]["use"] == "grpo"
 
 

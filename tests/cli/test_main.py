@@ -181,3 +181,14 @@ def test_a_reader_that_leaves_is_no_error():
         process.stdout.close()
         said = process.stderr.read()
     assert (process.returncode, said) == (1, b"")
+
+
+def test_a_thread_that_a_plugin_left_behind_does_not_keep_the_process():
+    code = (
+        "import threading\nfrom miles_core.cli.main import end_within\n"
+        "threading.Thread(target=threading.Event().wait, name='left behind').start()\n"
+        "print('said')\nend_within(0.1, 3)\nraise SystemExit(3)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout) == (3, "said\n")
+    assert done.stderr == "warning: not waited for any longer, 0.1 s after the end: left behind\n"

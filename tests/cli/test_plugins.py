@@ -129,3 +129,13 @@ def test_a_run_does_not_start_where_its_plugins_are_not_as_asked_for(miles, tmp_
     assert done.returncode == 1
     assert words in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_the_terminal_cannot_show_is_escaped(run_miles, tmp_path):
+    info = tmp_path / "acme-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[miles.filters]\nüber = m:f\n", "utf-8")
+    done = run_miles(tmp_path, "plugins", "list", "--kind", "filters", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\xfcber" in done.stdout

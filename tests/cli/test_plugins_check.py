@@ -152,6 +152,14 @@ def test_wrong_calls_say_what_to_write(folder: Path, arguments: list[str], messa
     assert message in stderr
 
 
+def test_one_that_is_left_out_is_named_with_the_reason(folder: Path) -> None:
+    entries = {"miles.reward_models": {"acme_later": "acme:Good"}}
+    Site(folder).install("acme-later", "1.0", entries, requires=["miles-hub>999"])
+    status, lines, stderr = miles(folder, "acme_later")
+    assert (status, lines) == (1, [])
+    assert "'acme_later' is installed but incompatible, because it needs miles-hub>999" in stderr
+
+
 def test_without_pytest_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins_check, "find_spec", lambda name: None)
     with pytest.raises(PluginError, match="which is not installed") as caught:

@@ -36,3 +36,9 @@ def test_doctor_is_content_where_nothing_is_wrong(miles):
 
 def test_doctor_itself_works_under_strictness(miles):
     assert "1 problem" in miles("--strict-plugins", "plugins", "doctor", "--no-import").stdout
+
+
+def test_a_time_out_must_be_positive(miles):
+    done = miles("plugins", "doctor", "--timeout", "-1")
+    assert done.returncode == 1
+    assert "--timeout" in done.stderr

@@ -110,3 +110,7 @@ def test_show_of_a_module_tells_its_hooks(run_miles, tmp_path):
     assert done.stdout.startswith("watcher: plugin module\n  Watches steps.\n")
     assert "watch 1.0, compatible" in done.stdout
     assert "hooks         miles_step_finished" in done.stdout
+
+
+def test_a_mistyped_qualified_name_suggests_the_nearest(miles):
+    assert "Did you mean 'acme-kit/acme_loud'?" in miles("plugins", "show", "acme-kit/acme_lod").stderr

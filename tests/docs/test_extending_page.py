@@ -20,7 +20,7 @@ from miles_core.app.functions import (
 )
 from miles_core.config.load import load_config
 from miles_core.config.schema import Config
-from miles_core.plugins.episode_functions import load_episode_function
+from miles_core.plugins.functions.episode import load_episode_function
 from miles_core.session.picking import PICKS
 from miles_core.train.correction import CORRECTIONS
 from miles_core.train.reduction import REDUCTIONS

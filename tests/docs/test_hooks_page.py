@@ -19,9 +19,9 @@ from miles_core.cli.plugin_commands import with_plugin_commands
 from miles_core.config.load import load_config
 from miles_core.errors import PluginError
 from miles_core.kinds.hooks import RunInfo, TrainerHandle
-from miles_core.plugins.hookspecs import ACTING
 from miles_core.plugins.hub import Hub
-from miles_core.plugins.implementations import SPECS
+from miles_core.plugins.lifecycle.hookspecs import ACTING
+from miles_core.plugins.lifecycle.implementations import SPECS
 from miles_core.train.changed_batch import checked_batch
 from miles_core.types import StepBatch
 

@@ -12,9 +12,9 @@ import pytest
 from miles_core.adapters.slime.arguments import FIXED, FROM_CONFIG, arguments
 from miles_core.config.load import load_config
 from miles_core.kinds import PluginContext
-from miles_core.plugins import hookspecs
-from miles_core.plugins.episode_functions import load_episode_function
+from miles_core.plugins.functions.episode import load_episode_function
 from miles_core.plugins.hub import Hub
+from miles_core.plugins.lifecycle import hookspecs
 from miles_core.rollout.environment import EnvironmentRunner
 from miles_core.testing.builders import make_group, make_task, make_trajectory
 from miles_core.types import Message

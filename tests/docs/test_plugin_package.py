@@ -80,9 +80,10 @@ def test_every_step_of_the_page_works_in_order(
             edit(folder, body)
         elif not language:
             outputs.append(shell(body, folder, environment))
-    assert len(outputs) == 4
+    assert len(outputs) == 5
     assert re.search(r"\d+ passed", outputs[2])
     assert (folder / "runs").is_dir()
+    assert list(folder.glob("miles_short-*.whl"))
 
 
 def test_the_toml_is_the_set_line_beside_it(page: Document, root: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from miles_core import api
 from miles_core.kinds import KINDS
-from miles_core.plugins import hookspecs
+from miles_core.plugins.lifecycle import hookspecs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,7 +26,7 @@ def test_a_run_leaves_everything_that_it_takes_to_read_and_repeat_it(miles) -> N
     run = miles.train()
     assert run.process.returncode == 0, run.output
     assert "format only" in run.output, "the warm-up is declared"
-    assert [line.split(":")[0] for line in run.output.splitlines()[-3:]] == ["learned", "files", "next"]
+    assert [line.split(":")[0] for line in run.output.splitlines()[-3:]] == ["trained", "files", "next"]
 
     assert [row["step"] for row in run.metrics] == [1, 2, 3]
     trained = [row for row in run.metrics if "train/loss" in row]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from miles_core.errors import MilesError
 from miles_core.lib.error_text import LONGEST, error_text, value_text
 
 
@@ -18,6 +19,10 @@ class Unshown:
 def test_it_is_type_and_message_and_the_type_alone_without_one() -> None:
     assert error_text(KeyError("x")) == "KeyError: 'x'"
     assert error_text(ValueError()) == "ValueError"
+
+
+def test_the_remedy_of_an_error_inside_another_is_left_out() -> None:
+    assert error_text(MilesError("expected a", remedy="Write a.")) == "MilesError: expected a"
 
 
 def test_a_message_of_ten_megabytes_is_cut() -> None:

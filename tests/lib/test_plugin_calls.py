@@ -161,3 +161,14 @@ async def test_plain_functions_that_return_something_to_await_are_awaited() -> N
         return item + 1
 
     assert await PluginCalls("p").each("keep", lambda item: later(item), range(3), 5.0) == [1, 2, 3]
+
+
+def test_the_same_warning_comes_the_first_the_tenth_and_the_hundredth_time(caplog: pytest.LogCaptureFixture) -> None:
+    calls = PluginCalls("acme-envs/maze", "environment maze (acme-envs 1.2)")
+    for _ in range(110):
+        calls.warn("close() failed")
+    assert [record.getMessage() for record in caplog.records] == [
+        "environment maze (acme-envs 1.2): close() failed",
+        "environment maze (acme-envs 1.2): close() failed (warning number 10)",
+        "environment maze (acme-envs 1.2): close() failed (warning number 100)",
+    ]

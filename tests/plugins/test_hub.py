@@ -202,7 +202,9 @@ def test_a_config_that_is_no_pydantic_model_is_refused(hub):
 
 
 def test_a_config_whose_validator_crashes_is_attributed(hub):
-    with pytest.raises(PluginError, match=r"Config of reward model 'crashing' .*kit 1.0.*KeyError: 'no such key'"):
+    with pytest.raises(
+        PluginError, match=r"reward model 'crashing' .*kit 1.0.*its Config failed: KeyError: 'no such key'"
+    ):
         hub.configure(REWARDS, "crashing", {})
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from miles_core.errors import PluginError
-from miles_core.plugins.lock import PluginLock, lock_of
+from miles_core.plugins.lock import PluginLock, lock_of, lock_of_again, lock_of_all
 
 FILTERS = "filters"
 
@@ -56,3 +56,18 @@ def test_what_is_no_lock_is_an_error_that_says_how_to_write_one(value):
     with pytest.raises(PluginError, match="list of objects") as caught:
         PluginLock.from_json(value)
     assert "miles plugins lock" in str(caught.value)
+
+
+def test_a_name_that_a_distribution_offers_twice_is_the_same_again(site):
+    info = site.install("twice", "1.0", {})
+    (info / "entry_points.txt").write_text("[miles.filters]\nhard = m:a\nhard = m:b\n")
+    before = lock_of_all(site.hub())
+    assert [row.target for row in before.rows] == ["m:a", "m:b"]
+    assert before.differences(lock_of_again(site.hub(), before)) == []
+
+
+def test_a_kind_of_a_later_version_is_a_difference(site):
+    before = PluginLock.from_json([{"kind": "painters", "use": "kit/blue", "target": "m:blue"}])
+    assert before.differences(lock_of_again(site.hub(), before)) == [
+        "plugin painters kit/blue: by import path (m:blue) -> not used"
+    ]

@@ -46,6 +46,13 @@ def test_an_unknown_name_lists_what_exists(hub):
         hub.resolve(REWARDS, "my_reward")
 
 
+def test_of_hundreds_of_names_the_nearest_is_suggested_and_the_first_are_listed(site):
+    site.install("many", "1.0", {"miles.reward_models": {f"reward{number:03}": "m:f" for number in range(200)}})
+    with pytest.raises(PluginNotFound, match="reward048, reward049, and 150 more\n") as caught:
+        site.hub().resolve(REWARDS, "rewards199")
+    assert caught.value.remedy == "Did you mean 'reward199'?"
+
+
 def test_a_name_of_another_kind_is_pointed_out(hub):
     with pytest.raises(PluginNotFound, match="'hard' is a filter"):
         hub.resolve(REWARDS, "hard")

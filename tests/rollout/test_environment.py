@@ -106,7 +106,7 @@ async def test_a_close_that_fails_or_hangs_is_a_warning_that_names_it(caplog: py
         await environment.reset(TASK, 0)
         await environment.close()
     release.set()
-    assert [record.getMessage() for record in caplog.records if record.name == "miles.rollout"] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "miles.plugins"] == [
         f"{TITLE}: close() raised RuntimeError: it raised SystemExit: 1",
         f"{TITLE}: close() took longer than 0.2 s",
     ]

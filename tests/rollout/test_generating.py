@@ -357,6 +357,8 @@ async def test_an_episode_that_takes_too_long_fails_and_closes_its_environment(g
     trajectory = await generate(function, "a", timeout=0.1)
     assert time.monotonic() - started < 4
     assert (trajectory.status, trajectory.stop_reason) == (Status.FAILED, "episode_timeout")
+    assert str(trajectory.error).startswith("rollout.generate "), "the function is named"
+    assert str(trajectory.error).endswith("(rollout.episode_timeout)"), "and what to raise"
     assert environment.closed == 1
 
 

@@ -153,6 +153,28 @@ async def test_what_was_taken_before_a_bad_row_is_handed_over_with_the_error() -
     assert error.message == "data source rows (acme-kit 1.2): take() raised SystemExit: no more"
 
 
+@pytest.mark.anyio
+async def test_a_source_that_never_answers_is_an_error_and_the_position_stays_before_it() -> None:
+    go_on = threading.Event()
+
+    class Hanging(Cycle):
+        def take(self, count):
+            if self.at == 2:
+                go_on.wait(10)
+            return super().take(count)
+
+    stream = TaskStream(Hanging(9), timeout=0.05, calls=PluginCalls("acme-kit/rows", "data source rows (acme-kit 1.2)"))
+    before = stream.state()
+    try:
+        fresh, error = await stream.take(5)
+        assert fresh == [], "what was taken before is taken again after a resume"
+        assert isinstance(error, DataError)
+        assert error.message == "data source rows (acme-kit 1.2): take() took longer than 0.05 s"
+        assert stream.state() == before
+    finally:
+        go_on.set()
+
+
 @pytest.mark.parametrize("answer", [["t0"], [(0, "t0")], [("0", Task("t0", ()))], 7, [(0, Task("a", ()))] * 2])
 def test_a_source_that_returns_something_else_is_named(answer) -> None:
     class Odd(Cycle):

@@ -94,6 +94,21 @@ async def test_a_middleware_that_raises_is_named_and_the_ones_around_it_clean_up
     assert (await rig.fetch("GET", f"{router}/x"))[0] == 200
 
 
+async def test_a_middleware_that_asks_to_exit_is_named_as_well(rig):
+    def exiting(app):
+        async def middleware(scope, receive, send):
+            if scope["type"] == "http" and scope["path"] == "/x":
+                raise SystemExit(3)
+            await app(scope, receive, send)
+
+        return middleware
+
+    router = await rig.router(await rig.worker(), middlewares=[("exiting", exiting)])
+    status, _, body = await rig.fetch("GET", f"{router}/x")
+    assert (status, json.loads(body)["error"]["message"]) == (500, "middleware exiting raised SystemExit: 3")
+    assert (await rig.fetch("GET", f"{router}/y"))[0] == 200
+
+
 async def test_a_middleware_that_raises_in_the_midst_of_an_answer_breaks_the_connection_only(rig):
     log = []
     layer = Layer("b", log, "started")

@@ -112,7 +112,7 @@ def test_an_author_is_quoted_as_toml() -> None:
     assert project["authors"] == [{"name": 'Ann "A" Böhm \\', "email": "ann@example.org"}]
 
 
-@pytest.mark.parametrize("author", ["", "<>", "Ann <ann>", "Ann > <a@b>"])
+@pytest.mark.parametrize("author", ["", "<>", "Ann <ann>", "Ann > <a@b>", "Ann\nx = 1"])
 def test_an_author_that_is_none_is_refused(author: str) -> None:
     with pytest.raises(PluginError, match="an author is"):
         render(names_of(KINDS["filters"], "example"), author)

@@ -150,6 +150,12 @@ def test_a_correction_is_asked_once_before_the_first_update_and_gets_the_proxima
     ("function", "message"),
     [
         (lambda batch: 1 / 0, "correction mine raised ZeroDivisionError"),
+        (lambda batch: Correction([[1], [1, 2]]), "correction mine raised ValueError"),
+        (
+            lambda batch: Correction(np.ones(len(batch.tokens)), metrics={"x": "text"}),
+            "correction mine raised ValueError",
+        ),
+        (lambda batch: Correction(np.full(len(batch.tokens), 1e300)), "weights must be finite"),
         (lambda batch: np.ones(len(batch.tokens)), "must return a Correction; got ndarray"),
         (lambda batch: Correction(np.ones(3)), r"weights must have one value per token \(\d+,\); got float64 \(3,\)"),
         (lambda batch: Correction(np.ones(len(batch.tokens), int)), "got int64"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -100,6 +103,18 @@ def test_calls_are_counted() -> None:
     assert metrics == {"plugins/acme-kit/mine/calls": 1.0, "plugins/acme-kit/mine/failures": 1.0}
 
 
+def test_a_call_that_does_not_return_is_warned_about_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    warned = threading.Event()
+    monkeypatch.setattr(logging.getLogger("miles.plugins"), "warning", lambda *words: warned.set())
+
+    def waits_for_the_warning(step: StepBatch) -> Estimates:
+        assert warned.wait(10)
+        return Estimates(np.zeros(N, np.float32))
+
+    calls = CallLog(slow_call=0.01).of("acme-kit/mine", TITLE)
+    GuardedEstimator(Estimator(waits_for_the_warning), calls).estimate(batch())
+
+
 class Loss:
     needs = ()
 
@@ -145,6 +160,9 @@ def test_a_loss_that_writes_into_its_tensors_changes_nothing_for_others() -> Non
         (lambda outputs, batch: TokenLoss(outputs.logprobs.sum(), batch.mask), r"per_token must be \(1, 4\); got \(\)"),
         (lambda outputs, batch: TokenLoss(outputs.logprobs, batch.mask[0]), r"mask must be \(1, 4\); got \(4,\)"),
         (lambda outputs, batch: TokenLoss(outputs.logprobs, batch.mask.float()), "mask must be bool"),
+        (lambda outputs, batch: TokenLoss(outputs.logprobs.long(), batch.mask), "per_token must be float"),
+        (lambda outputs, batch: TokenLoss(outputs.logprobs, batch.mask, {"x": "text"}), r"each name to \(sum, count\)"),
+        (lambda outputs, batch: TokenLoss(outputs.logprobs, batch.mask, None), r"each name to \(sum, count\)"),
     ],
 )
 def test_a_loss_that_goes_wrong_is_named(loss, words: str) -> None:

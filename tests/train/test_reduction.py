@@ -136,11 +136,23 @@ def test_a_reduction_is_asked_once_for_the_whole_step(make_backend) -> None:
         (lambda batch, mask: np.ones(3), r"one float per token \(\d+,\); got float64 \(3,\)"),
         (lambda batch, mask: mask, r"one float per token \(\d+,\); got bool"),
         (lambda batch, mask: None, "got object"),
+        (lambda batch, mask: np.full(mask.shape, 1e300), "weights must be finite"),
         (lambda batch, mask: np.full(mask.shape, np.nan), f"weights must be finite; {TRAINED} of {TRAINED} are not"),
     ],
 )
 def test_a_reduction_that_returns_nonsense_is_named(function, message: str) -> None:
     with pytest.raises(TrainError, match=message):
+        NamedReduction("mine", function).weights(BATCH, BATCH.loss_mask)
+
+
+def test_whatever_a_reduction_raises_is_named() -> None:
+    class Own(BaseException):
+        pass
+
+    def function(batch, mask):
+        raise Own("x")
+
+    with pytest.raises(TrainError, match="reduction mine raised Own: x"):
         NamedReduction("mine", function).weights(BATCH, BATCH.loss_mask)
 
 

@@ -75,6 +75,17 @@ def test_on_policy_the_ratio_is_one_and_nothing_is_clipped(make_backend) -> None
     assert metrics["train/pg_loss"] == pytest.approx(-float(advantages[batch.loss_mask].mean()), abs=1e-5)
 
 
+def test_a_loss_without_a_gradient_is_named(make_backend) -> None:
+    class Detached:
+        needs = ()
+
+        def loss(self, outputs, batch):
+            return TokenLoss(outputs.logprobs.detach(), batch.mask)
+
+    with pytest.raises(TrainError, match="loss mine: per_token has no gradient"):
+        make_trainer(make_backend(), losses=[WeightedLoss("mine", Detached())]).train_step(step())
+
+
 def test_tokens_of_dropped_groups_stay_in_the_denominator(make_backend) -> None:
     full = make_trainer(make_backend()).train_step(step())
     tenth = make_trainer(make_backend()).train_step(step(denominator=10 * TRAINED))

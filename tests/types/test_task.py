@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from miles_core.types import Message, Task
-from miles_core.types.freeze import FrozenDict, freeze
+from miles_core.types.frozen import FrozenDict, frozen
 
 
 def task() -> Task:
@@ -59,7 +59,7 @@ def test_a_task_travels_to_another_process_and_stays_read_only(again: Callable[[
 
 
 def test_metadata_is_a_dict_to_json_and_a_copy_of_it_may_change() -> None:
-    metadata = freeze({"a": {"b": [1]}})
+    metadata = frozen({"a": {"b": [1]}})
     assert json.loads(json.dumps(metadata)) == {"a": {"b": [1]}}
     assert {**metadata, "c": 2} == {"a": {"b": (1,)}, "c": 2}
     assert isinstance(metadata["a"], FrozenDict)

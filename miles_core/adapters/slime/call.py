@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import PluginError, RolloutError
+from miles_core.lib.signatures import accepted, fits, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,12 +13,9 @@ if TYPE_CHECKING:
 
 def names(function: Callable[..., Any]) -> list[str]:
     """The names of a function's positional parameters; none where its signature cannot be read."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return []
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [parameter.name for parameter in signature.parameters.values() if parameter.kind in kinds]
+    signature = signature_of(function, wrapped=True)
+    parameters = signature.parameters.values() if signature else ()
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def check(function: Callable[..., Any], expected: str, *arguments: str) -> None:
@@ -27,29 +24,19 @@ def check(function: Callable[..., Any], expected: str, *arguments: str) -> None:
     Raises:
         PluginError: if it cannot.
     """
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
+    signature = signature_of(function, wrapped=True)
+    if signature is None or fits(signature, arguments):
         return
-    try:
-        signature.bind(*arguments)
-    except TypeError:
-        name = getattr(function, "__name__", "the function")
-        raise PluginError(
-            f'adapter = "slime" calls {expected}; the signature here is {name}{signature}',
-            remedy="Correct the signature, or remove the key `adapter` if the function is written for miles.",
-        ) from None
+    name = getattr(function, "__name__", "the function")
+    raise PluginError(
+        f'adapter = "slime" calls {expected}; the signature here is {name}{signature}',
+        remedy="Correct the signature, or remove the key `adapter` if the function is written for miles.",
+    )
 
 
-def accepted(function: Callable[..., Any], **values: Any) -> dict[str, Any]:
+def keywords(function: Callable[..., Any], **values: Any) -> dict[str, Any]:
     """Those of ``values`` that the function takes as keywords."""
-    try:
-        found = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return {}
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in found.values()):
-        return values
-    return {name: value for name, value in values.items() if name in found}
+    return {name: values[name] for name in accepted(function, 0, tuple(values))}
 
 
 def number(value: Any, key: str | None = None) -> float | None:

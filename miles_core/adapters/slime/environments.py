@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from miles_core.adapters.slime.arguments import arguments
-from miles_core.adapters.slime.call import accepted, check, number
+from miles_core.adapters.slime.call import check, keywords, number
 from miles_core.adapters.slime.sample import sample_class
 from miles_core.adapters.slime.to_slime import task_sample
 from miles_core.errors import ConfigError, RolloutError
@@ -32,7 +32,7 @@ def adapt(function: Callable[..., Any]) -> Callable[[Any, PluginContext], Enviro
     """
     from pydantic import BaseModel, ConfigDict, Field
 
-    if set(accepted(function, sample=None, args=None)) != {"sample", "args"}:
+    if len(keywords(function, sample=None, args=None)) < 2:
         check(function, SIGNATURE, "sample", "args")
 
     class SlimeEnvironment:
@@ -55,7 +55,7 @@ def adapt(function: Callable[..., Any]) -> Callable[[Any, PluginContext], Enviro
 
         async def reset(self, task: Task, seed: int) -> Any:
             self._made = await call(_build, function, task_sample(task, self._class), self._args)
-            returned = await call(partial(self._made.reset, **accepted(self._made.reset, seed=seed)))
+            returned = await call(partial(self._made.reset, **keywords(self._made.reset, seed=seed)))
             observation = returned[0] if isinstance(returned, tuple) and len(returned) == 2 else returned
             return (observation or None) if self._config.show_reset else None
 
@@ -80,8 +80,8 @@ def adapt(function: Callable[..., Any]) -> Callable[[Any, PluginContext], Enviro
 
 
 def _build(function: Callable[..., Any], sample: Any, args: Any) -> Any:
-    keywords = accepted(function, sample=sample, args=args)
-    return function(**keywords) if len(keywords) == 2 else function(sample, args)
+    named = keywords(function, sample=sample, args=args)
+    return function(**named) if len(named) == 2 else function(sample, args)
 
 
 def _present(reward: float | None) -> float:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from miles_core.adapters.slime.arguments import arguments
-from miles_core.adapters.slime.call import accepted, check, names, number
+from miles_core.adapters.slime.call import check, keywords, names, number
 from miles_core.adapters.slime.from_slime import trainable_sample
 from miles_core.adapters.slime.sample import Sample, sample_class
 from miles_core.adapters.slime.to_slime import EXTRA, chat_messages, task_sample, thaw
@@ -53,7 +53,7 @@ def adapt(function: Callable[..., Any]) -> Callable[[Any, PluginContext], Episod
         async def __call__(self, episode: EpisodeHandle) -> EpisodeResult:
             sample, sampling = self._sample(episode), _sampling(episode, self._args, self._tokenizer)
             asked = {key: sampling.get(key) for key in _SHAPES}
-            evaluation = accepted(function, evaluation=episode.evaluation)
+            evaluation = keywords(function, evaluation=episode.evaluation)
             filled = await call(partial(function, self._args, sample, sampling, **evaluation))
             if changed := [key for key in _SHAPES if sampling.get(key) != asked[key]]:
                 raise RolloutError(

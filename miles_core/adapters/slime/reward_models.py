@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal
 
 from miles_core.adapters.slime.arguments import arguments
@@ -9,11 +10,11 @@ from miles_core.adapters.slime.call import check, names, number
 from miles_core.adapters.slime.sample import sample_class
 from miles_core.adapters.slime.to_slime import trajectory_sample, trajectory_samples
 from miles_core.errors import RolloutError
-from miles_core.lib.calls import call
+from miles_core.lib.signatures import is_async
 from miles_core.types import Reward
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from miles_core.kinds.base import PluginContext
     from miles_core.kinds.reward_models import RewardModel, Scope
@@ -47,14 +48,21 @@ def adapt(function: Callable[..., Any]) -> Callable[[Any, PluginContext], Reward
             self._key, self._args = config.reward_key, arguments(context, options)
             self._class = sample_class(function)
 
-        async def score(self, items: Sequence[Trajectory]) -> list[Reward]:
+        async def _awaited(self, items: Sequence[Trajectory]) -> list[Reward]:
+            return await self._called(items)
+
+        def _called(self, items: Sequence[Trajectory]) -> Awaitable[list[Reward]]:
             if self.scope == "group":
-                values = await call(function, self._args, trajectory_samples(items, self._class))
-                return [_reward(value, self._key) for value in _one_each(values, len(items))]
-            return [
-                _reward(await call(function, self._args, trajectory_sample(item, self._class)), self._key)
-                for item in items
-            ]
+                return self._rewards([function(self._args, trajectory_samples(items, self._class))], len(items))
+            return self._rewards([function(self._args, trajectory_sample(i, self._class)) for i in items], len(items))
+
+        # A plain function blocks a thread of the scorer, which bounds them.
+        score: Any = _awaited if is_async(function) else _called
+
+        async def _rewards(self, returned: Sequence[Any], count: int) -> list[Reward]:
+            values = [await value if isawaitable(value) else value for value in returned]
+            values = _one_each(values[0], count) if self.scope == "group" else values
+            return [_reward(value, self._key) for value in values]
 
     return SlimeReward
 

@@ -11,7 +11,7 @@ from miles_core.app.doctor.finding import Finding
 from miles_core.app.doctor.machine import machine
 from miles_core.app.doctor.mooncake import mooncake
 from miles_core.plugins.hub import Hub
-from miles_core.plugins.policy import PluginPolicy
+from miles_core.plugins.installed.policy import PluginPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

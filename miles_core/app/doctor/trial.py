@@ -60,7 +60,7 @@ def _child(refs: Sequence[PluginRef]) -> Iterator[subprocess.Popen[bytes]]:
     keys = ("kind", "name", "target", "distribution", "version")
     path = os.pathsep.join(entry or str(os.curdir) for entry in sys.path)
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", "from miles_core.plugins.trial import main; main()"],
+        [sys.executable, "-P", "-c", "from miles_core.plugins.loading.trial import main; main()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

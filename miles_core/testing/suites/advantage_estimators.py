@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from miles_core.lib.frozen import frozen
 from miles_core.testing.builders import make_group
 from miles_core.testing.step_batch import OPTIONAL_FIELDS, make_step_batch
 from miles_core.testing.suites.base import PluginSuite
 from miles_core.types import Estimates
+from miles_core.types.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

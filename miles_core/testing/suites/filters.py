@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from miles_core.kinds.filters import BufferedGroup, Verdict
-from miles_core.lib.frozen import frozen
 from miles_core.testing.builders import make_group, make_trajectory
 from miles_core.testing.suites.base import PluginSuite
 from miles_core.testing.suites.checks import BLOCK_LIMIT, longest_block, photograph, within
+from miles_core.types.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,13 +9,13 @@ import anyio
 import pytest
 
 from miles_core.kinds.reward_models import OFFERS
-from miles_core.lib.frozen import frozen
 from miles_core.lib.numbers import is_finite
 from miles_core.lib.signatures import accepted
 from miles_core.testing.builders import make_task, make_trajectory
 from miles_core.testing.suites.base import PluginSuite
 from miles_core.testing.suites.checks import BLOCK_LIMIT, longest_block, photograph, within
 from miles_core.types import Reward
+from miles_core.types.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from miles_core.engine.embedded.settings import EngineSettings
 from miles_core.errors import PluginError
 from miles_core.kinds import PluginContext
 from miles_core.kinds.environments import Step
-from miles_core.plugins.episode_functions import load_episode_function
+from miles_core.plugins.functions.episode import load_episode_function
 from miles_core.rollout.budget import Budget
 from miles_core.rollout.environment import EnvironmentRunner
 from miles_core.rollout.episode import Episode
@@ -231,4 +231,4 @@ async def test_two_turns_against_an_engine_over_http_and_a_reward_of_what_the_fu
 def test_other_signatures_are_refused(signature: str, message: str) -> None:
     function = eval(f"lambda {signature[1:-1]}: None")
     with pytest.raises(PluginError, match=message):
-        adapted("slime", "generate", function)
+        adapted("f", "slime", "generate", function)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from miles_core.errors import PluginError
+from miles_core.lib.plugin_calls import PluginCalls
 from miles_core.rollout.scoring import Scorer, WeightedReward
 from miles_core.testing.builders import make_task, make_trajectory
 from miles_core.types import Reward
@@ -177,6 +178,29 @@ async def test_many_calls_at_once_do_not_wait_for_each_other(slime: Slime) -> No
     async with asyncio.timeout(5):
         scored = await Scorer([WeightedReward("slime", model)]).score(trajectories)
     assert [trajectory.reward and trajectory.reward.value for trajectory in scored] == [1.0] * 3
+
+
+@pytest.mark.anyio
+async def test_blocking_functions_take_no_more_threads_than_the_scorer_allows(slime: Slime) -> None:
+    counting = """
+        import threading
+        barrier, running = threading.Barrier(2), []
+
+        def rm(args, sample):
+            running.append(sample)
+            seen = len(running)
+            barrier.wait(5)
+            running.remove(sample)
+            barrier.wait(5)
+            return float(seen)
+    """
+    model = slime.make("reward_models", counting, "rm")
+    calls = PluginCalls("rm", threads=2)
+    trajectories = [make_trajectory("a", id=f"t{i}") for i in range(8)]
+    scored = await Scorer([WeightedReward("slime", model, calls=calls)]).score(trajectories)
+    values = [trajectory.reward and trajectory.reward.value for trajectory in scored]
+    assert len(values) == 8
+    assert all(value is not None and 1 <= value <= 2 for value in values)
 
 
 def test_a_module_that_imports_slime_says_so_where_it_is_not_installed(slime: Slime) -> None:

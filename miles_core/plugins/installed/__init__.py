@@ -1,0 +1,1 @@
+"""Which distributions are installed, which copy counts, and which may take part: decided from metadata alone."""
