@@ -42,6 +42,7 @@ def run(
     mini_batches: int = 1,
     threads: int = 1,
     old_logprobs: str = "rollout",
+    engines: int = 1,
 ) -> Report:
     """Samples per second of whole training loops: miles against TRL's GRPOTrainer.
 
@@ -72,11 +73,13 @@ def run(
         Optimizer steps per pass (TRL: `steps_per_generation`).
     threads
         torch threads, of TRL and of each process of miles that computes.
+    engines
+        Engines of miles behind its router; they generate at the same time.
     old_logprobs
         Of miles: `rollout`, or `proximal`, which costs a forward pass that TRL spares with one optimizer step.
     """
     steps_of_a_run = skipped + steps + LAST
-    work = Work(groups, group_size, steps_of_a_run, epochs, mini_batches, threads, old_logprobs)
+    work = Work(groups, group_size, steps_of_a_run, epochs, mini_batches, threads, old_logprobs, engines)
     with tempfile.TemporaryDirectory(prefix="miles-trl-") as folder:
         rows = _compare(Path(folder), work, skipped, repeats, new_tokens)
     return Report(
@@ -86,6 +89,7 @@ def run(
         (
             f"{groups} x {group_size} samples a step, {steps} timed steps a run after {skipped}, {repeats} rounds.",
             f"{epochs * mini_batches} optimizer steps a step, {threads} torch threads on either side.",
+            f"{engines} engines of miles.",
             "ratio: samples per second over TRL's in the same round; above 1 miles is faster.",
             "overlapped: max_staleness = 1, so the next step is generated while this one is trained.",
             "tokens: generated tokens per sample, mean over the timed steps of all runs.",

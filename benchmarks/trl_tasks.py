@@ -31,6 +31,7 @@ class Work:
     mini_batches: int
     threads: int
     old_logprobs: str
+    engines: int = 1
 
     @property
     def samples(self) -> int:
@@ -79,6 +80,7 @@ class Task:
         config["optimizer"] |= {"learning_rate": LEARNING_RATE, "warmup_steps": 0, "decay": "constant"}
         config["checkpoint"] = {"every": 0}
         config["engine"]["threads"] = config["train"]["threads"] = work.threads
+        config["engine"]["count"] = work.engines
         config["trackers"] = [{"use": "jsonl"}, {"use": "benchmarks.step_clock:StepClock"}]
         return tomli_w.dumps(config)
 

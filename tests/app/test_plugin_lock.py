@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -40,6 +42,9 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch) -> Machine:
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("kit_hooks", "other_hooks"):  # imported from this folder, and gone after the test
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        monkeypatch.delitem(sys.modules, name)
     return Machine(tmp_path)
 
 

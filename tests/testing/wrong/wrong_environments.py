@@ -106,7 +106,7 @@ class Changing(Right):
     """Writes into the task."""
 
     async def reset(self, task, seed):
-        object.__setattr__(task, "label", "seen")
+        object.__setattr__(task, "label", f"{task.label}, seen")
         return await super().reset(task, seed)
 
 
