@@ -80,7 +80,8 @@ def run(
 
 def _checkpoints(run_dir: Path, steps: tuple[int, ...], seed: int) -> Iterator[tuple[int, Path]]:
     # a constant rate, so that a checkpoint does not depend on which ones follow it
-    settings = [f"run.steps={max(*steps, 1)}", f"checkpoint.every={math.gcd(*steps) or 1}", "optimizer.decay=constant"]
+    settings = [f"run.steps={max(*steps, 1)}", "optimizer.decay=constant"]
+    settings += [f"checkpoint.every={math.gcd(*steps) or 1}", "checkpoint.keep=0"]
     train(run_dir, f"run.seed={seed}", *settings)
     for step in steps:
         yield step, run_dir / "checkpoints" / f"step-{step}"
