@@ -1,4 +1,4 @@
-"""The one place that loads a tokenizer and renders its chat template."""
+"""The one place that loads a tokenizer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import ConfigError, SessionError
 from miles_core.session.memo import Memo
+from miles_core.session.template.boundary import Deriver
+from miles_core.session.template.encoding import TextEncoder
+from miles_core.session.template.ids import IdDeriver
+from miles_core.session.template.render import ChatTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from miles_core.types import Message
 
@@ -32,7 +36,8 @@ class ChatTokenizer:
             )
         self.tokenizer = tokenizer
         self.stop_token_ids = tuple(stop_token_ids)
-        self._texts: Memo[str] = Memo(_MEMO_CHARACTERS)
+        self._pieces: Memo[tuple[int, ...]] = Memo(_MEMO_CHARACTERS)
+        self._derivers: dict[str, IdDeriver] = {}
         self._ids: Memo[tuple[int, ...]] = Memo(_MEMO_CHARACTERS)
 
     @classmethod
@@ -58,6 +63,15 @@ class ChatTokenizer:
         """How many ids the tokenizer knows."""
         return len(self.tokenizer)
 
+    def deriver(self, *, tools: bool = False) -> IdDeriver:
+        """What derives prompts and boundaries from the chat template, or from the one for ``tools`` if there is one."""
+        source = str(self.tokenizer.get_chat_template(tools=[{}] if tools else None))
+        if source not in self._derivers:
+            template = ChatTemplate(source, dict(self.tokenizer.special_tokens_map))
+            encoder = TextEncoder(self.tokenizer, source, self.encode)
+            self._derivers[source] = IdDeriver(Deriver(template), encoder)
+        return self._derivers[source]
+
     def render(
         self,
         messages: Sequence[Message],
@@ -70,16 +84,6 @@ class ChatTokenizer:
         Raises:
             SessionError: if the template refuses it.
         """
-        plain = _plain(messages) if not tools else None
-        if plain is None:
-            return self._render(messages, tools, add_generation_prompt)
-        return self._texts.get(
-            (plain, add_generation_prompt), lambda: self._render(messages, tools, add_generation_prompt), len
-        )
-
-    def _render(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], add_generation_prompt: bool
-    ) -> str:
         try:
             text = self.tokenizer.apply_chat_template(
                 [message.to_chat() for message in messages],
@@ -94,6 +98,14 @@ class ChatTokenizer:
                 remedy="Check which roles the model's template accepts, and in which order.",
             ) from error
         return str(text)
+
+    def remembered(self, messages: Sequence[Message], key: Hashable, make: Callable[[], Sequence[int]]) -> list[int]:
+        """The ids that ``make`` derives from conversations of plain texts; ``key`` is all else that they depend on."""
+        plain = _plain(messages)
+        if plain is None:
+            return list(make())
+        size = sum(len(message.text) for message in messages)
+        return list(self._pieces.get((plain, key), lambda: tuple(make()), lambda ids: size + len(ids)))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text that already holds its special tokens."""

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from miles_core.errors import SessionError
+from miles_core.session.template.ids import IdDeriver
+from miles_core.session.tito import TokenInTokenOut
 from miles_core.session.tokenizer import ChatTokenizer
 from miles_core.types import ImagePart, Message, TextPart
 
@@ -16,14 +18,10 @@ class Counted:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self.renders = self.encodes = 0
+        self.encodes = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
-
-    def apply_chat_template(self, *arguments: Any, **options: Any) -> Any:
-        self.renders += 1
-        return self._tokenizer.apply_chat_template(*arguments, **options)
 
     def encode(self, *arguments: Any, **options: Any) -> Any:
         self.encodes += 1
@@ -36,19 +34,42 @@ def counted(chat: ChatTokenizer) -> tuple[ChatTokenizer, Counted]:
     return ChatTokenizer(counter, chat.stop_token_ids), counter
 
 
-def test_a_groups_members_render_and_encode_their_prompt_once(counted: tuple[ChatTokenizer, Counted]) -> None:
-    tokenizer, counter = counted
+@pytest.fixture
+def fresh(chat: ChatTokenizer) -> ChatTokenizer:
+    """One that remembers nothing yet."""
+    return ChatTokenizer(chat.tokenizer, chat.stop_token_ids)
+
+
+@pytest.fixture
+def derived(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was derived from the template, and not remembered."""
+    names: list[str] = []
+    for name in ("prompt", "boundary"):
+        real = getattr(IdDeriver, name)
+
+        def counting(self: IdDeriver, *arguments: Any, name: str = name, real: Any = real) -> Any:
+            names.append(name)
+            return real(self, *arguments)
+
+        monkeypatch.setattr(IdDeriver, name, counting)
+    return names
+
+
+def test_a_groups_members_derive_their_prompt_and_the_same_continuation_once(
+    fresh: ChatTokenizer, derived: list[str]
+) -> None:
+    question, answer = Message("user", "value of c?"), Message("assistant", "get c")
     made = []
     for _ in range(16):
-        text = tokenizer.render([Message("user", "value of c?")], add_generation_prompt=True)
-        made.append(tokenizer.encode(text))
-    assert (counter.renders, counter.encodes) == (1, 1)
+        tito = TokenInTokenOut(fresh)
+        made.append(tito.initial([question]))
+        tito.continuation([question, answer], [Message("tool", "7")], stop=fresh.stop_token_ids[0])
+    assert derived == ["prompt", "boundary"]
     made[0].append(7)
-    assert made[1] == made[2] == tokenizer.encode(text)
+    assert made[1] == made[2] == TokenInTokenOut(fresh).initial([question])
 
 
-def test_conversations_that_differ_anywhere_are_told_apart(counted: tuple[ChatTokenizer, Counted]) -> None:
-    tokenizer, counter = counted
+def test_conversations_that_differ_anywhere_are_told_apart(fresh: ChatTokenizer) -> None:
     conversations = [
         [Message("user", "a")],
         [Message("tool", "a")],
@@ -57,10 +78,9 @@ def test_conversations_that_differ_anywhere_are_told_apart(counted: tuple[ChatTo
         [Message("user", "a", name="b")],
         [Message("user", "a", tool_call_id="b")],
     ]
-    for messages in conversations:
-        for prompt in (True, False):
-            tokenizer.render(messages, add_generation_prompt=prompt)
-    assert counter.renders == 2 * len(conversations)
+    keys = [(messages, key) for messages in conversations for key in ("prompt", (1, 2))]
+    for number, (messages, key) in enumerate(keys):
+        assert fresh.remembered(messages, key, lambda number=number: [number]) == [number]
 
 
 @pytest.mark.parametrize(
@@ -72,18 +92,24 @@ def test_conversations_that_differ_anywhere_are_told_apart(counted: tuple[ChatTo
         Message("user", "a", extra={"weight": 1}),
     ],
 )
-def test_a_message_of_more_than_text_is_rendered_every_time(
-    message: Message, counted: tuple[ChatTokenizer, Counted]
+def test_a_message_of_more_than_text_is_derived_every_time(message: Message, fresh: ChatTokenizer) -> None:
+    for number in range(2):
+        assert fresh.remembered([message], "prompt", lambda number=number: [number]) == [number]
+
+
+def test_tools_are_part_of_a_prompt(fresh: ChatTokenizer, derived: list[str]) -> None:
+    for _ in range(2):
+        TokenInTokenOut(fresh, [{"name": "get"}]).initial([Message("user", "a")])
+    assert derived == ["prompt", "prompt"]
+
+
+def test_a_text_is_encoded_once_and_one_that_cannot_be_fails_every_time(
+    counted: tuple[ChatTokenizer, Counted],
 ) -> None:
     tokenizer, counter = counted
-    for _ in range(2):
-        tokenizer.render([message], add_generation_prompt=False)
-    assert counter.renders == 2
-
-
-def test_a_text_that_cannot_be_encoded_fails_every_time(counted: tuple[ChatTokenizer, Counted]) -> None:
-    tokenizer, counter = counted
+    assert tokenizer.encode("value of c?") == tokenizer.encode("value of c?")
+    assert counter.encodes == 1
     for _ in range(2):
         with pytest.raises(SessionError, match="cannot encode"):
             tokenizer.encode("\ud800")
-    assert counter.encodes == 2
+    assert counter.encodes == 3

@@ -1,0 +1,69 @@
+"""A proof as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from miles_core.session.template.proof import Append, Proof
+
+
+def as_dict(proof: Proof, stops: Sequence[str], tokens: str | None) -> dict[str, Any]:
+    """The proof as plain values; ``tokens`` is the first difference of ids, if any."""
+    forms = proof.forms
+    return {
+        "allowed": proof.holds,
+        "stops": list(stops),
+        "generation_prompt": proof.generation_prompt,
+        "close": proof.close,
+        "forms": {
+            "parts": sorted(forms.parts),
+            "arguments": forms.arguments,
+            "tools": forms.tools,
+            "no_tools": forms.no_tools,
+            "calls": forms.calls,
+            "no_text": forms.no_text,
+        },
+        "appends": [
+            {
+                "roles": each.roles.split(),
+                "allowed": each.allowed,
+                "suffix": each.suffix,
+                "depends_on_history": not each.same,
+                "reason": each.reason,
+                "rewrites": each.rewrites,
+            }
+            for each in proof.appends
+        ],
+        "token_difference": tokens,
+    }
+
+
+def describe(name: str, proof: Proof, stops: Sequence[str], tokens: str | None) -> str:
+    """The proof for people."""
+    forms = proof.forms
+    calls = f"shown, arguments as {forms.arguments}, tools {forms.tools}" if forms.calls else "not shown"
+    lines = [
+        f"{name}: {'can' if proof.holds else 'cannot'} be continued token by token",
+        f"  generation prompt   {proof.generation_prompt!r}",
+        f"  close, next header  {proof.close!r}",
+        f"  stop tokens         {', '.join(map(repr, stops)) or 'not known: name a model directory'}",
+        f"  calls               {calls}",
+    ]
+    if forms.parts:
+        lines.append(f"  contents as parts   {', '.join(sorted(forms.parts))}")
+    lines += [f"  append {each.roles:12} {_verdict(each)}" for each in proof.appends]
+    if tokens is not None:
+        lines.append(f"  tokens              {tokens}")
+    rewritten = next((each.rewrites for each in proof.appends if each.rewrites), None)
+    if rewritten is not None:
+        lines.append(f"  a fresh render rewrites what was generated, which is kept: {rewritten}")
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(each: Append) -> str:
+    if not each.allowed:
+        return f"no: {each.reason}"
+    return "yes" if each.same else "yes, written as the history demands"

@@ -1,0 +1,154 @@
+"""The proof at start-up: which messages a template can append, found on conversations of our own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from miles_core.errors import SessionError
+from miles_core.session.template.dummies import dummies
+from miles_core.session.template.forms import CALL_ID, tool
+from miles_core.session.template.ids import IdDeriver
+from miles_core.session.template.pieces import common_start
+from miles_core.session.template.turn import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from miles_core.session.template.boundary import Deriver
+    from miles_core.session.template.encoding import TextEncoder
+    from miles_core.session.template.forms import Forms
+    from miles_core.session.template.render import Chat
+
+_ANSWER = "two"
+APPENDS: dict[str, tuple[Chat, ...]] = {
+    "user": ({"role": "user", "content": "next"},),
+    "tool": ({"role": "tool", "content": "result", "tool_call_id": CALL_ID.format(0), "name": "call"},),
+    "tool tool": tuple(
+        {"role": "tool", "content": f"result{index}", "tool_call_id": CALL_ID.format(index), "name": "call"}
+        for index in range(2)
+    ),
+    "tool user": (
+        {"role": "tool", "content": "result", "tool_call_id": CALL_ID.format(0), "name": "call"},
+        {"role": "user", "content": "next"},
+    ),
+    "system user": ({"role": "system", "content": "rule"}, {"role": "user", "content": "next"}),
+}
+"""What is tried, by the roles that follow a generated turn."""
+
+
+@dataclass(frozen=True)
+class Append:
+    """Whether messages of these roles can follow a generated turn.
+
+    ``suffix`` is what follows a cut turn after one question; ``same`` whether it is that after every history;
+    ``reason`` says why they cannot; ``rewrites`` is the first place where a fresh render differs from what is kept.
+    """
+
+    roles: str
+    suffix: str | None = None
+    same: bool = True
+    reason: str | None = None
+    rewrites: str | None = None
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the messages can be appended."""
+        return self.suffix is not None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was found out about a template."""
+
+    forms: Forms
+    generation_prompt: str
+    close: str
+    appends: tuple[Append, ...]
+
+    def of(self, roles: str) -> Append:
+        """What was found for these roles."""
+        return next(each for each in self.appends if each.roles == roles)
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything can be appended at all."""
+        return any(each.allowed for each in self.appends)
+
+
+def prove(deriver: Deriver, stops: Sequence[str] = ()) -> Proof:
+    """Derive every append after varied histories, for a cut turn and for each of ``stops``.
+
+    Raises:
+        SessionError: if the template takes no conversation at all.
+    """
+    question = _question(deriver)
+    prompt = deriver.prompt(question)
+    bare = deriver.template.render(deriver.forms.messages(question), deriver.forms.of_tools(None), prompt=False)
+    appends = tuple(_append(deriver, roles, messages, stops) for roles, messages in APPENDS.items())
+    user = next((each.suffix for each in appends if each.roles == "user"), None) or ""
+    header = prompt[len("".join(common_start(prompt, bare))) :]
+    return Proof(deriver.forms, header, user.partition("next")[0], appends)
+
+
+def _question(deriver: Deriver) -> tuple[Chat, ...]:
+    """The shortest conversation that the template takes, such as one that starts with a system message."""
+    refused: SessionError | None = None
+    for question in dummies():
+        try:
+            deriver.prompt(question)
+        except SessionError as error:
+            refused = refused or error
+        else:
+            return question
+    raise refused or SessionError("the template takes no conversation")
+
+
+def _append(deriver: Deriver, roles: str, messages: tuple[Chat, ...], stops: Sequence[str]) -> Append:
+    suffixes: list[str] = []
+    reason: SessionError | None = None
+    tools = (tool("call"),) if "tool" in roles else ()
+    for history in dummies():
+        try:
+            deriver.prompt(history)
+        except SessionError:
+            continue  # the template takes no such conversation, with or without an append
+        try:
+            suffixes.append(deriver.boundary(Turn(history, _ANSWER, None, messages, tools)).suffix)
+            for stop in stops:
+                deriver.boundary(Turn(history, _ANSWER + stop, stop, messages, tools))
+        except SessionError as error:
+            reason = reason or error
+    if not suffixes or reason is not None:
+        return Append(roles, reason=reason.message if reason else "the template takes no conversation to append to")
+    return Append(roles, suffixes[0], len(set(suffixes)) == 1, None, _rewrites(deriver, messages, suffixes[0]))
+
+
+def token_difference(deriver: Deriver, encoder: TextEncoder, stop: str) -> str | None:
+    """Where pieces of ids differ from those of the whole text, for a question after an answer; ``None`` if nowhere."""
+    question = _question(deriver)
+    ids, turn = IdDeriver(deriver, encoder), Turn(question, _ANSWER + stop, stop, APPENDS["user"])
+    boundary = ids.boundary(turn)
+    said = turn.spoken if boundary.drop_stop else turn.generated
+    pieces = [*ids.prompt(question), *ids.generated(said), *boundary.ids]
+    whole = encoder.whole(deriver.prompt(question) + said + deriver.boundary(turn).suffix, {})
+    if pieces == whole:
+        return None
+    at = next((i for i, (a, b) in enumerate(zip(pieces, whole, strict=False)) if a != b), min(len(pieces), len(whole)))
+    return f"from token {at} on pieces give {pieces[at : at + 5]}, the whole text {whole[at : at + 5]}"
+
+
+def _rewrites(deriver: Deriver, messages: tuple[Chat, ...], suffix: str) -> str | None:
+    """Where a fresh render of the conversation differs from prompt, answer and suffix; ``None`` if nowhere."""
+    question = _question(deriver)
+    if messages[0]["role"] == "tool":
+        return None  # how calls are written is known to the model only
+    try:
+        fresh = deriver.prompt([*question, {"role": "assistant", "content": _ANSWER}, *messages])
+    except SessionError:
+        return None
+    kept = deriver.prompt(question) + _ANSWER + suffix
+    at = next((i for i, (a, b) in enumerate(zip(fresh, kept, strict=False)) if a != b), min(len(fresh), len(kept)))
+    if fresh == kept:
+        return None
+    return f"at character {at} kept {kept[at : at + 30]!r}, fresh {fresh[at : at + 30]!r}"
