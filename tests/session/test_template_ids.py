@@ -125,6 +125,14 @@ def test_a_template_that_treats_typed_special_text_in_its_own_way_is_refused() -
         ids_of(byte_level(), treats).prompt([{"role": "user", "content": f"a{END}"}])
 
 
+def test_the_token_for_unknown_text_is_text_unless_it_is_a_marker_too() -> None:
+    tokenizer = byte_level()
+    tokenizer.unk_token = "?"
+    assert TextEncoder(tokenizer).specials("what? " + END) == [END]
+    tokenizer.unk_token = END
+    assert TextEncoder(tokenizer).specials("what? " + END) == [END]
+
+
 def test_a_stop_of_ordinary_text_is_no_anchor() -> None:
     tokenizer = byte_level()
     chat = CHAT.replace(END, "##")

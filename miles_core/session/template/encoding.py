@@ -31,6 +31,7 @@ class TextEncoder:
             if token.content.strip()
         }
         texts = {text for text, special in added.items() if special} | set(tokenizer.all_special_tokens)
+        texts -= {_only_unknown(tokenizer)}  # it controls nothing, and may be as plain as a question mark
         self._special_ids = {tokenizer.convert_tokens_to_ids(text) for text in texts}
         self._special = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True)))) if texts else None
 
@@ -104,3 +105,11 @@ class TextEncoder:
             return list(self._tokenizer.encode(text, add_special_tokens=False, **options))
         except (TypeError, UnicodeError) as error:  # such as a lone surrogate, which is no text
             raise SessionError(f"the tokenizer cannot encode {text[:60]!a}: {error}") from error
+
+
+def _only_unknown(tokenizer: Any) -> str | None:
+    """The token for unknown text, where it is no other special token as well."""
+    roles = dict(tokenizer.special_tokens_map)
+    unknown: str | None = roles.pop("unk_token", None)
+    others = [each for texts in roles.values() for each in ([texts] if isinstance(texts, str) else texts)]
+    return None if unknown in others else unknown
