@@ -12,9 +12,10 @@ from miles_core.errors import ConfigError
 from miles_core.kinds import PluginContext
 from miles_core.plugins.hub import Hub
 from miles_core.testing.make import make_plugin, plugin_ref
+from miles_core.testing.suites.checks import BLOCK_LIMIT, longest_block
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from miles_core.plugins.reference import PluginRef
@@ -82,6 +83,16 @@ class PluginSuite:
         if not condition:
             shown = got if isinstance(got, str) else repr(got)
             pytest.fail(f"{self.ref.label}: expected {expected}; got {shown}. {remedy}", pytrace=False)
+
+    async def check_leaves_the_loop_free(self, action: Callable[[], Awaitable[Any]], *, remedy: str) -> None:
+        """Fail the test if the event loop stands still for long while ``action`` runs."""
+        blocked = await longest_block(action)
+        self.check(
+            blocked < BLOCK_LIMIT,
+            expected=f"at most {BLOCK_LIMIT} s without other tasks running",
+            got=f"{blocked:.2f} s",
+            remedy=remedy,
+        )
 
     def test_loads(self) -> None:
         """It can be imported, and has the members and the signatures of its kind."""
