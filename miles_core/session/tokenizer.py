@@ -15,7 +15,7 @@ from miles_core.session.template.ids import IdDeriver
 from miles_core.session.template.render import ChatTemplate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from miles_core.types import Message
 
@@ -71,33 +71,6 @@ class ChatTokenizer:
             encoder = TextEncoder(self.tokenizer, source, self.encode)
             self._derivers[source] = IdDeriver(Deriver(template), encoder)
         return self._derivers[source]
-
-    def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] = (),
-        add_generation_prompt: bool,
-    ) -> str:
-        """The template's text for a conversation.
-
-        Raises:
-            SessionError: if the template refuses it.
-        """
-        try:
-            text = self.tokenizer.apply_chat_template(
-                [message.to_chat() for message in messages],
-                tools=[dict(tool) for tool in tools] or None,
-                add_generation_prompt=add_generation_prompt,
-                tokenize=False,
-            )
-        except Exception as error:
-            roles = " ".join(message.role for message in messages)
-            raise SessionError(
-                f"the chat template refuses a conversation of roles [{roles}]: {error}",
-                remedy="Check which roles the model's template accepts, and in which order.",
-            ) from error
-        return str(text)
 
     def remembered(self, messages: Sequence[Message], key: Hashable, make: Callable[[], Sequence[int]]) -> list[int]:
         """The ids that ``make`` derives from conversations of plain texts; ``key`` is all else that they depend on."""

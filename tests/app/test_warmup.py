@@ -18,7 +18,7 @@ def test_a_conversation_equals_the_templates_own_render_and_trains_the_assistant
     chat = ChatTokenizer.load(QUICKSTART / "model")
     messages = read_conversations(QUICKSTART / "warmup.jsonl")[0]
     sample = supervised_sample(chat, messages, "w")
-    rendered = chat.render(messages, add_generation_prompt=False)
+    rendered = chat.tokenizer.apply_chat_template([message.to_chat() for message in messages], tokenize=False)
     assert chat.decode(sample.tokens.tolist()) == rendered.removesuffix("\n")
     trained = chat.decode(sample.tokens[sample.loss_mask == 1].tolist())
     assert trained == f"{messages[1].text}<|im_end|>{messages[3].text}<|im_end|>"

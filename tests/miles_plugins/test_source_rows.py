@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,9 @@ def test_a_prompt_may_be_text_or_messages_with_the_same_token_ids():
     tokenizer = ChatTokenizer.load(MODEL)
     user = {"role": "user", "content": "hi"}
     rows = [{"prompt": "hi"}, {"prompt": [user]}, {"messages": [user]}, {"prompt": None, "messages": [user]}]
-    ids = [tokenizer.encode(tokenizer.render(task(row).messages, add_generation_prompt=True)) for row in rows]
+    chats = [[message.to_chat() for message in task(row).messages] for row in rows]
+    render = partial(tokenizer.tokenizer.apply_chat_template, add_generation_prompt=True, tokenize=False)
+    ids = [tokenizer.encode(render(chat)) for chat in chats]
     assert ids[0]
     assert ids == [ids[0]] * 4
 

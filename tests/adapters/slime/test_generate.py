@@ -212,7 +212,8 @@ async def test_two_turns_against_an_engine_over_http_and_a_reward_of_what_the_fu
         trajectory = await play(TWO_TURNS, router_url=server.url)
     assert trajectory.error is None
     (sample,) = trajectory.samples
-    prompt = chat.encode(chat.render(trajectory.task.messages, add_generation_prompt=True))
+    asked = [message.to_chat() for message in trajectory.task.messages]
+    prompt = chat.encode(chat.tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False))
     assert sample.tokens[: len(prompt)].tolist() == prompt
     assert len(sample.turns) == 2
     assert 2 <= sample.trained_tokens <= 10
