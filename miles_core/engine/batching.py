@@ -14,7 +14,7 @@ import anyio
 from miles_core.errors import EngineError, EngineRequestError, RoutingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from miles_core.engine.client import Failure, HttpEngineClient
@@ -27,9 +27,9 @@ class BatchingClient:
     """Implements ``EngineClient`` on another one; open inside ``async with``.
 
     Requests of at most ``max_new_tokens`` that are made in one turn of the event loop are sent as one batch for each of
-    ``engines`` servers, with at most ``max_prompt_tokens`` of prompts in each. Longer ones are sent by themselves at
-    once. A cancelled call returns at once; the engine drops its request when all of the batch were cancelled, and
-    otherwise generates to its end, which is near.
+    ``engines`` servers, with at most ``max_prompt_tokens`` of prompts in each. Longer and streamed ones are sent by
+    themselves at once. A cancelled call returns at once; the engine drops its request when all of the batch were
+    cancelled, and otherwise generates to its end, which is near.
     """
 
     def __init__(
@@ -59,16 +59,18 @@ class BatchingClient:
         self._tasks.cancel_scope.cancel()
         return await self._tasks.__aexit__(kind, error, traceback)
 
-    async def generate(self, request: GenerateRequest) -> Generation:
-        """Generate from token ids.
+    async def generate(
+        self, request: GenerateRequest, *, on_tokens: Callable[[Sequence[int]], None] | None = None
+    ) -> Generation:
+        """Generate from token ids; ``on_tokens`` gets the output ids as they come.
 
         Raises:
             EngineRequestError: if the request is invalid.
             RoutingError: if the routing that came does not fit the tokens.
             EngineError: if the engine failed.
         """
-        if request.sampling.max_new_tokens > self._max_new_tokens:
-            return await self._client.generate(request)
+        if on_tokens is not None or request.sampling.max_new_tokens > self._max_new_tokens:
+            return await self._client.generate(request, on_tokens=on_tokens)
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._send_all)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import json
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import aiohttp
+import numpy as np
 
-from miles_core.engine.http import describe, server_message
-from miles_core.engine.parsing import parse_generation
+from miles_core.engine.http import describe, refusal, server_message
+from miles_core.engine.parsing import check_sampled, parse_generation
 from miles_core.engine.prompt import check_prompt
-from miles_core.errors import EngineError, EngineRequestError, RoutingError
+from miles_core.engine.streaming import EventSplitter, StreamedReply
+from miles_core.errors import EngineError, RoutingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from miles_core.types import GenerateRequest, Generation, RoutingSpec
 
 Failure: TypeAlias = EngineError | RoutingError
 
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
-# refused for the moment, not for what was asked
-_TRANSIENT = frozenset({408, 429})
 
 
 class HttpEngineClient:
@@ -50,8 +51,13 @@ class HttpEngineClient:
         self._routing = routing
         self._extra_key = extra_key
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    async def generate(
+        self, request: GenerateRequest, *, on_tokens: Callable[[Sequence[int]], None] | None = None
+    ) -> Generation:
         """Generate from token ids; ``max_new_tokens`` is cut to what the context leaves.
+
+        ``on_tokens`` gets the output ids as they come, each once and in order, from a stream that ends in the same
+        generation. An aborted one may keep fewer.
 
         Raises:
             EngineRequestError: if the request is invalid, found here or by the engine.
@@ -59,10 +65,25 @@ class HttpEngineClient:
             EngineError: if the engine cannot be reached, failed, or answered something else than a generation.
         """
         self._check(request)
-        reply = await self._post({**self._body(request), **self._salt()})
+        body = {**self._body(request), **self._salt()}
+        if on_tokens is not None:
+            return await self._streamed(body, request, on_tokens)
+        reply = await self._post(body)
         if not isinstance(reply, dict):
             raise EngineError(f"{self._url} must answer one JSON object; got {str(reply)[:200]!r}")
         return self._checked(parse_generation(reply, request, self._routing), request)
+
+    async def _streamed(
+        self, body: dict[str, Any], request: GenerateRequest, on_tokens: Callable[[Sequence[int]], None]
+    ) -> Generation:
+        splitter, streamed = EventSplitter(), StreamedReply(request.rid, self._vocab_size, on_tokens)
+        async with self._answer({**body, "stream": True}) as response:
+            async for chunk in response.content.iter_any():
+                for data in splitter.feed(chunk):
+                    streamed.add(data)
+        generation = self._checked(parse_generation(streamed.whole(), request, self._routing), request)
+        streamed.finish(generation)
+        return generation
 
     async def generate_batch(self, requests: Sequence[GenerateRequest]) -> list[Generation | Failure]:
         """Generate for several requests, alike in ``return_routed_experts``, by one HTTP request.
@@ -96,14 +117,7 @@ class HttpEngineClient:
 
     def _checked(self, generation: Generation, request: GenerateRequest) -> Generation:
         """The generation, if the model that is trained could have sampled it."""
-        ids = generation.output_ids
-        foreign = ids[(ids < 0) | (ids >= self._vocab_size)]
-        if len(foreign):
-            raise EngineError(
-                f"the engine sampled token {foreign[0]} for {request.rid}; the trained model's vocabulary has "
-                f"{self._vocab_size}",
-                remedy="Check that the engine serves the model that is trained.",
-            )
+        check_sampled(generation.output_ids, self._vocab_size, request.rid)
         return generation
 
     def _check(self, request: GenerateRequest) -> None:
@@ -120,7 +134,7 @@ class HttpEngineClient:
         sampling["max_new_tokens"] = min(request.sampling.max_new_tokens, self._context_length - len(request.input_ids))
         body = {
             "rid": request.rid,
-            "input_ids": list(map(int, request.input_ids)),
+            "input_ids": np.asarray(request.input_ids).tolist(),
             "sampling_params": sampling,
             "return_logprob": True,
         }
@@ -133,19 +147,24 @@ class HttpEngineClient:
         return {} if self._extra_key is None else {"extra_key": self._extra_key()}
 
     async def _post(self, body: dict[str, Any]) -> Any:
-        headers = {"content-type": "application/json"}
-        try:
-            async with self._http.post(self._url, data=json.dumps(body), headers=headers, timeout=_TIMEOUT) as response:
-                raw = await response.read()
-        except (aiohttp.ClientError, OSError) as error:
-            raise EngineError(
-                f"no answer from {self._url}: {describe(error)}", remedy="Check that the engine and the router run."
-            ) from error
-        if response.status >= 400:
-            message = f"{self._url} answered {response.status}: {server_message(raw)}"
-            invalid = response.status < 500 and response.status not in _TRANSIENT
-            raise EngineRequestError(message) if invalid else EngineError(message)
+        async with self._answer(body) as response:
+            raw = await response.read()
         try:
             return json.loads(raw)
         except ValueError as error:
             raise EngineError(f"{self._url} answered something else than JSON: {raw[:200]!r}") from error
+
+    @asynccontextmanager
+    async def _answer(self, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to a request that is not refused, still to be read."""
+        headers = {"content-type": "application/json"}
+        try:
+            async with self._http.post(self._url, data=json.dumps(body), headers=headers, timeout=_TIMEOUT) as response:
+                if response.status >= 400:
+                    message = server_message(await response.read())
+                    raise refusal(response.status, f"{self._url} answered {response.status}: {message}")
+                yield response
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineError(
+                f"no answer from {self._url}: {describe(error)}", remedy="Check that the engine and the router run."
+            ) from error

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 
+from miles_core.errors import EngineError, EngineRequestError
+
+# refused for the moment, not for what was asked
+_TRANSIENT = frozenset({408, 429})
+
 
 def describe(error: BaseException) -> str:
     """An exception in words; time-outs have no text of their own."""
@@ -20,3 +25,9 @@ def server_message(raw: bytes) -> str:
         if isinstance(body, dict) and key in body:
             body = body[key]
     return body if isinstance(body, str) else json.dumps(body)
+
+
+def refusal(status: int, message: str) -> EngineError:
+    """The error for a status of 400 or more: an ``EngineRequestError`` where the request is at fault."""
+    invalid = 400 <= status < 500 and status not in _TRANSIENT
+    return EngineRequestError(message) if invalid else EngineError(message)

@@ -59,6 +59,20 @@ def parse_generation(
         ) from error
 
 
+def check_sampled(ids: NDArray[Any], vocab_size: int, rid: str) -> None:
+    """Check that the model that is trained could have sampled ``ids``.
+
+    Raises:
+        EngineError: if one is outside of the vocabulary.
+    """
+    foreign = ids[(ids < 0) | (ids >= vocab_size)]
+    if len(foreign):
+        raise EngineError(
+            f"the engine sampled token {foreign[0]} for {rid}; the trained model's vocabulary has {vocab_size}",
+            remedy="Check that the engine serves the model that is trained.",
+        )
+
+
 def _finish_reason(raw: Mapping[str, Any]) -> FinishReason:
     kind = raw["type"]
     if kind not in ("stop", "length", "abort"):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from miles_core.errors import EngineRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 KEPT_BACK = 6
 """A prompt and one token of output must fit into the context less so many tokens, as SGLang demands."""
@@ -18,7 +22,7 @@ def usable_context(context_length: int) -> int:
     return context_length - KEPT_BACK
 
 
-def check_prompt(ids: Sequence[int], *, vocab_size: int, context_length: int) -> None:
+def check_prompt(ids: Sequence[int] | NDArray[np.int32], *, vocab_size: int, context_length: int) -> None:
     """Refuse a prompt that is empty, has ids outside ``[0, vocab_size)`` or leaves no room for one output token.
 
     Raises:
@@ -26,7 +30,7 @@ def check_prompt(ids: Sequence[int], *, vocab_size: int, context_length: int) ->
     """
     if not len(ids):
         raise EngineRequestError("the prompt is empty", remedy="Send at least one token.")
-    low, high = min(ids), max(ids)
+    low, high = (min(ids), max(ids)) if isinstance(ids, list | tuple) else (int(np.min(ids)), int(np.max(ids)))
     if low < 0 or high >= vocab_size:
         raise EngineRequestError(
             f"token ids must be in [0, {vocab_size}); got {low if low < 0 else high}",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkabl
 from miles_core.kinds.base import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from miles_core.types import GenerateRequest, Generation
 
@@ -57,8 +57,12 @@ class Engine(Protocol):
 class EngineClient(Protocol):
     """What sessions generate with; it is connected to the router, never to one engine."""
 
-    async def generate(self, request: GenerateRequest) -> Generation:
-        """Generate from token ids.
+    async def generate(
+        self, request: GenerateRequest, *, on_tokens: Callable[[Sequence[int]], None] | None = None
+    ) -> Generation:
+        """Generate from token ids; ``on_tokens`` gets the output ids as they come, each once and in order.
+
+        Where it got some and the request fails, the request is not made again.
 
         Raises:
             EngineRequestError: if the request is invalid, such as a prompt longer than the context.

@@ -9,7 +9,7 @@ import numpy as np
 import pybase64
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,7 +25,8 @@ class ScriptedReply:
     - 1 - start, layers, top_k]``. ``finish`` overrides how it ends: ``"stop"``, ``"length"`` or ``"abort"``.
     ``versions`` are ``(version, start, end)`` over the output. ``status`` other than 200 is an error with ``message``.
     ``hold`` answers only after ``release()`` or ``abort()``; aborted while held, half of the tokens come. ``delay`` is
-    in seconds.
+    in seconds. A stream shows one token after the other; held, it shows half of them first. ``fails_after`` so many
+    tokens a stream ends with an error that says ``message``, and what is no stream is answered 500.
     """
 
     tokens: Sequence[int] = ()
@@ -38,13 +39,20 @@ class ScriptedReply:
     message: str = "scripted failure"
     hold: bool = False
     delay: float = 0.0
+    fails_after: int | None = None
 
 
 def reply_body(
-    reply: ScriptedReply, request: Mapping[str, Any], routing: RoutingSpec | None, *, version: int, aborted: bool
+    reply: ScriptedReply,
+    request: Mapping[str, Any],
+    routing: RoutingSpec | None,
+    *,
+    version: int,
+    aborted: bool,
+    decode: Callable[[Sequence[int]], str] | None = None,
 ) -> dict[str, Any]:
-    """The JSON that answers ``request``."""
-    tokens, finish = _cut(reply, request.get("sampling_params") or {})
+    """The JSON that answers ``request``; ``decode`` is what ``stop`` texts are found with."""
+    tokens, finish = _cut(reply, request.get("sampling_params") or {}, decode)
     if aborted:
         tokens, finish = tokens[: len(tokens) // 2], {"type": "abort", "message": "aborted", "status_code": None}
     logprobs = _logprobs(reply, len(tokens))
@@ -65,7 +73,18 @@ def reply_body(
     return {"text": "", "output_ids": tokens, "meta_info": meta}
 
 
-def _cut(reply: ScriptedReply, sampling: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
+def event_body(whole: Mapping[str, Any], shown: int) -> dict[str, Any]:
+    """The event of a stream that has come to ``shown`` tokens of ``whole`` and will go on."""
+    meta = {key: value for key, value in whole["meta_info"].items() if key not in ("weight_versions", "routed_experts")}
+    meta |= {"finish_reason": None, "completion_tokens": shown}
+    if "output_token_logprobs" in meta:
+        meta["output_token_logprobs"] = meta["output_token_logprobs"][:shown]
+    return {**whole, "output_ids": whole["output_ids"][:shown], "meta_info": meta}
+
+
+def _cut(
+    reply: ScriptedReply, sampling: Mapping[str, Any], decode: Callable[[Sequence[int]], str] | None
+) -> tuple[list[int], dict[str, Any]]:
     tokens = [int(token) for token in reply.tokens]
     limit = int(sampling.get("max_new_tokens", 128))
     stops = set(sampling.get("stop_token_ids") or ())
@@ -73,6 +92,9 @@ def _cut(reply: ScriptedReply, sampling: Mapping[str, Any]) -> tuple[list[int], 
     if stop is not None:
         tokens = tokens[: stop + 1]
     ending: dict[str, Any] = {"type": "stop", "matched": tokens[-1] if stop is not None else None}
+    spoken = None if decode is None else _spoken_stop(tokens, sampling.get("stop") or (), decode)
+    if spoken is not None:
+        tokens, ending = tokens[: spoken[0]], {"type": "stop", "matched": spoken[1]}
     if len(tokens) >= limit:  # also where the last one is a stop token
         tokens, ending = tokens[:limit], {"type": "length", "length": limit}
     if reply.finish == "abort":
@@ -80,6 +102,18 @@ def _cut(reply: ScriptedReply, sampling: Mapping[str, Any]) -> tuple[list[int], 
     elif reply.finish is not None:
         ending = {**ending, "type": reply.finish}
     return tokens, ending
+
+
+def _spoken_stop(
+    tokens: Sequence[int], stops: Sequence[str], decode: Callable[[Sequence[int]], str]
+) -> tuple[int, str] | None:
+    """After how many tokens one of ``stops`` has been said, and which."""
+    for count in range(1, len(tokens) + 1 if stops else 0):
+        text = decode(tokens[:count])
+        said = next((stop for stop in stops if stop in text), None)
+        if said is not None:
+            return count, said
+    return None
 
 
 def _logprobs(reply: ScriptedReply, count: int) -> list[float]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import closing
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from miles_core.testing.engine_reply import ScriptedReply, reply_body
+from miles_core.testing.engine_reply import ScriptedReply, event_body, reply_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
     from miles_core.session.tokenizer import ChatTokenizer
@@ -35,8 +36,9 @@ class ScriptedEngine:
     """Gives ``replies`` one after the other; a request too many is answered 500.
 
     A reply is a :class:`ScriptedReply`, a text, which needs a ``tokenizer``, or a function of the request's body that
-    returns one of these. ``routing`` is the routing shape of the model that it plays: rows of experts are made up where
-    a reply brings none. ``requests`` holds the bodies that came, in order; of a batch each part is one.
+    returns one of these. Streams show one token after the other. ``routing`` is the routing shape of the model that it
+    plays: rows of experts are made up where a reply brings none. ``requests`` holds the bodies that came, in order; of
+    a batch each part is one.
 
     Use it as a context manager; ``url`` is where it listens. It serves each connection in a thread of its own, so that
     it works with any event loop, or none.
@@ -102,7 +104,53 @@ class ScriptedEngine:
         wrong = [answer for answer in answers if answer[0] != 200]
         return wrong[0] if wrong else (200, [answer[1] for answer in answers])
 
+    def stream(self, body: Mapping[str, Any]) -> tuple[int, Any]:
+        """Status, and the events of a streamed request, which is no batch, or the JSON of its error."""
+        reply, waiting = self._arrived_with(body)
+        if reply.status != 200:
+            self._leave(waiting)
+            return reply.status, {"error": {"message": reply.message}}
+        return 200, self._events(reply, body, waiting)
+
     def _one(self, body: Mapping[str, Any]) -> tuple[int, Any]:
+        reply, waiting = self._arrived_with(body)
+        try:
+            if reply.hold:
+                waiting.done.wait(_HOLD_SECONDS)
+            elif reply.delay:
+                waiting.done.wait(reply.delay)
+            if reply.status != 200 or reply.fails_after is not None:
+                return reply.status if reply.status != 200 else 500, {"error": {"message": reply.message}}
+            return 200, self._body(reply, body, aborted=waiting.aborted)
+        finally:
+            self._leave(waiting)
+
+    def _events(self, reply: ScriptedReply, body: Mapping[str, Any], waiting: Waiting) -> Iterator[dict[str, Any]]:
+        """What there is so far, token by token, as SGLang sends it."""
+        try:
+            if reply.delay and not reply.hold:
+                waiting.done.wait(reply.delay)
+            whole = self._body(reply, body, aborted=waiting.aborted)
+            count = len(whole["output_ids"])
+            last = max(count - 1, 0) if reply.fails_after is None else min(reply.fails_after, count)
+            for shown in range(last + 1):
+                if shown:
+                    yield event_body(whole, shown)
+                if reply.hold and shown == count // 2:
+                    waiting.done.wait(_HOLD_SECONDS)
+                if waiting.aborted:
+                    yield self._body(reply, body, aborted=True)
+                    return
+            yield whole if reply.fails_after is None else {"error": {"message": reply.message, "code": 500}}
+        finally:
+            self._leave(waiting)
+
+    def _body(self, reply: ScriptedReply, body: Mapping[str, Any], *, aborted: bool) -> dict[str, Any]:
+        decode = None if self.tokenizer is None else self.tokenizer.decode
+        return reply_body(reply, body, self.routing, version=self.version, aborted=aborted, decode=decode)
+
+    def _arrived_with(self, body: Mapping[str, Any]) -> tuple[ScriptedReply, Waiting]:
+        """The reply to a request that has just come; the caller lets it leave."""
         waiting = Waiting(str(body.get("rid", "")))
         with self._arrived:
             self.requests.append(dict(body))
@@ -111,24 +159,20 @@ class ScriptedEngine:
             self._waiting[waiting.rid] = waiting
             self._arrived.notify_all()
         try:
-            return self._answer(script, number, body, waiting)
-        finally:
-            with self._lock:
-                self._waiting.pop(waiting.rid, None)
+            return self._scripted(script, number, body), waiting
+        except BaseException:
+            self._leave(waiting)
+            raise
 
-    def _answer(self, script: Script | None, number: int, body: Mapping[str, Any], waiting: Waiting) -> tuple[int, Any]:
+    def _leave(self, waiting: Waiting) -> None:
+        with self._lock:
+            self._waiting.pop(waiting.rid, None)
+
+    def _scripted(self, script: Script | None, number: int, body: Mapping[str, Any]) -> ScriptedReply:
         if script is None:
-            return 500, {"error": {"message": f"request {number} came, but the script has no reply left"}}
+            return ScriptedReply(status=500, message=f"request {number} came, but the script has no reply left")
         reply = script(body) if callable(script) else script
-        if isinstance(reply, str):
-            reply = self._spoken(reply)
-        if reply.hold:
-            waiting.done.wait(_HOLD_SECONDS)
-        elif reply.delay:
-            waiting.done.wait(reply.delay)
-        if reply.status != 200:
-            return reply.status, {"error": {"message": reply.message}}
-        return 200, reply_body(reply, body, self.routing, version=self.version, aborted=waiting.aborted)
+        return self._spoken(reply) if isinstance(reply, str) else reply
 
     def _spoken(self, text: str) -> ScriptedReply:
         if self.tokenizer is None:
@@ -172,8 +216,10 @@ def _handler(engine: ScriptedEngine) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or b"{}")
-            if self.path == "/generate":
-                self._send(*self._generated(body))
+            if self.path == "/generate" and body.get("stream"):
+                self._send_events(*self._guarded(engine.stream, body))
+            elif self.path == "/generate":
+                self._send(*self._guarded(engine.generate, body))
             elif self.path == "/abort_request":
                 engine.abort(None if body.get("abort_all") else str(body.get("rid", "\0")))
                 self._send(200, None)
@@ -185,9 +231,11 @@ def _handler(engine: ScriptedEngine) -> type[BaseHTTPRequestHandler]:
             else:
                 self._send(404, {"error": {"message": f"no route {self.path}"}})
 
-        def _generated(self, body: Mapping[str, Any]) -> tuple[int, Any]:
+        def _guarded(
+            self, answer: Callable[[Mapping[str, Any]], tuple[int, Any]], body: Mapping[str, Any]
+        ) -> tuple[int, Any]:
             try:
-                return engine.generate(body)
+                return answer(body)
             except Exception as error:  # noqa: BLE001 - a wrong script must not leave the client waiting
                 return 500, {"error": {"message": f"the script failed: {type(error).__name__}: {error}"}}
 
@@ -198,6 +246,23 @@ def _handler(engine: ScriptedEngine) -> type[BaseHTTPRequestHandler]:
             self.send_header("content-length", str(len(payload)))
             self.end_headers()
             self.wfile.write(payload)
+
+        def _send_events(self, status: int, events: Any) -> None:
+            if status != 200:
+                self._send(status, events)
+                return
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.send_header("transfer-encoding", "chunked")
+            self.end_headers()
+            with closing(events):
+                for event in events:
+                    self._send_chunk(f"data: {json.dumps(event)}\n\n".encode())
+            self._send_chunk(b"data: [DONE]\n\n")
+            self._send_chunk(b"")
+
+        def _send_chunk(self, data: bytes) -> None:
+            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
             """Say nothing."""

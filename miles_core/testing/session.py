@@ -11,6 +11,7 @@ from miles_core.session.session import TokenSession
 from miles_core.testing.toy_tokenizer import toy_tokenizer
 
 if TYPE_CHECKING:
+    from miles_core.kinds.sessions import OnTokens
     from miles_core.testing.scripted_engine import ScriptedEngine
     from miles_core.types import GenerateRequest, Generation
 
@@ -24,8 +25,8 @@ class LoopbackClient:
         self._engine = engine
         self._vocab_size = vocab_size
 
-    async def generate(self, request: GenerateRequest) -> Generation:
-        """Generate from token ids."""
+    async def generate(self, request: GenerateRequest, *, on_tokens: OnTokens | None = None) -> Generation:
+        """Generate from token ids; ``on_tokens`` gets the output ids as they come."""
         async with aiohttp.ClientSession() as http:
             client = HttpEngineClient(
                 self._engine.url,
@@ -34,7 +35,7 @@ class LoopbackClient:
                 context_length=_CONTEXT,
                 routing=self._engine.routing,
             )
-            return await client.generate(request)
+            return await client.generate(request, on_tokens=on_tokens)
 
 
 def make_session(engine: ScriptedEngine, *, trajectory_id: str = "trajectory-0") -> TokenSession:

@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 
 FinishType = Literal["stop", "length", "abort"]
 
+GREEDY_BELOW = 1e-6
+"""Engines take lower temperatures as greedy."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How a turn is sampled.
 
     Only ``temperature`` scales the logprobs that engines report, so training accepts nothing that
-    reshapes the distribution otherwise (top-p, top-k, min-p, penalties, logit bias).
+    reshapes the distribution otherwise (top-p, top-k, min-p, penalties, logit bias). ``stop`` are texts that end the
+    turn; they stay among its tokens. ``json_schema``, a JSON text, holds the output to a schema where the engine can.
     """
 
     _deeply_frozen: ClassVar[bool] = True
@@ -28,11 +32,20 @@ class SamplingParams:
     max_new_tokens: int = 128
     stop_token_ids: tuple[int, ...] = ()
     sampling_seed: int | None = None
+    stop: tuple[str, ...] = ()
+    json_schema: str | None = None
+
+    @property
+    def trainable(self) -> bool:
+        """Whether the trainer can compute the logprobs of what is sampled so: greedy and held outputs have others."""
+        return self.temperature >= GREEDY_BELOW and self.json_schema is None
 
     def to_wire(self) -> dict[str, Any]:
         """The ``sampling_params`` object of a ``/generate`` request."""
-        wire = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
+        wire = {name: value for name in self.__slots__ if (value := getattr(self, name)) not in (None, ())}
         wire["stop_token_ids"] = list(self.stop_token_ids)
+        if self.stop:
+            wire["stop"] = list(self.stop)
         return wire
 
 
@@ -49,7 +62,7 @@ class VersionSpan:
 
 @dataclass(frozen=True, slots=True)
 class FinishReason:
-    """Why generation ended: a stop token (``matched``), the length limit, or an abort (``message``)."""
+    """Why generation ended: a stop token or text (``matched``), the length limit, or an abort (``message``)."""
 
     _deeply_frozen: ClassVar[bool] = True
 
@@ -65,7 +78,7 @@ class GenerateRequest:
     ``routed_experts_start_len`` asks for routing rows from that input position on.
     """
 
-    input_ids: Sequence[int]
+    input_ids: Sequence[int] | NDArray[np.int32]
     sampling: SamplingParams
     rid: str
     return_routed_experts: bool = False

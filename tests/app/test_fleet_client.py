@@ -29,12 +29,17 @@ def engines(tmp_path: Path, monkeypatch) -> Engines:
 class Scripted:
     """A client whose calls do one thing after the other."""
 
-    def __init__(self, *acts) -> None:
+    def __init__(self, *acts, shown: int = 0) -> None:
         self.acts = list(acts)
+        self.rids: list[str] = []
+        self.shown = shown
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    async def generate(self, request: GenerateRequest, *, on_tokens=None) -> Generation:
         await anyio.lowlevel.checkpoint()
+        self.rids.append(request.rid)
         act = self.acts.pop(0)
+        for token in range(self.shown):
+            on_tokens([token])
         if callable(act):
             act()
             raise EngineError("connection reset")
@@ -86,3 +91,28 @@ async def test_calls_wait_while_no_engine_serves(engines: Engines) -> None:
         with anyio.move_on_after(0.05) as scope:
             await FleetClient(Scripted(), fleet).generate(REQUEST)
         assert scope.cancelled_caught
+
+
+async def test_a_stream_that_died_before_its_first_token_is_repeated_under_another_rid(engines: Engines) -> None:
+    fleet = engines.fleet()
+    async with fleet.running():
+        await fleet.open(engines.router)
+        scripted = Scripted(lambda: engines.kill("engine-0"), GENERATION)
+        got: list[int] = []
+        with anyio.fail_after(60):
+            assert await FleetClient(scripted, fleet).generate(REQUEST, on_tokens=got.extend) is GENERATION
+    first, second = scripted.rids
+    assert first == "r"
+    assert not second.startswith(first), "SGLang aborts every rid that begins with the given one"
+
+
+async def test_a_stream_that_died_after_its_first_token_is_not_repeated(engines: Engines) -> None:
+    fleet = engines.fleet()
+    async with fleet.running():
+        await fleet.open(engines.router)
+        scripted = Scripted(lambda: engines.kill("engine-0"), GENERATION, shown=2)
+        got: list[int] = []
+        with pytest.raises(EngineError, match="connection reset"), anyio.fail_after(60):
+            await FleetClient(scripted, fleet).generate(REQUEST, on_tokens=got.extend)
+    assert got == [0, 1]
+    assert scripted.rids == ["r"]

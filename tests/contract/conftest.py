@@ -330,6 +330,8 @@ def engines(checkpoints: Path, request: pytest.FixtureRequest) -> Iterator[Engin
         engines = Engines(checkpoints, wanted, portal)
         request.session.stash.setdefault(STARTED, engines)
         yield engines
+        if request.session.stash.get(STARTED, None) is engines:
+            del request.session.stash[STARTED]  # the very last test ends it here, before its own hook
         engines.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,12 +14,13 @@ from miles_core.engine.embedded.request import ActiveRequest
 from miles_core.engine.embedded.routing import RoutingRecorder
 from miles_core.engine.embedded.sampling_params import GREEDY_BELOW
 from miles_core.engine.embedded.scheduler import Scheduler
+from miles_core.engine.embedded.streams import RequestStream
 from miles_core.engine.embedded.unavailable import EngineUnavailable
 from miles_core.engine.embedded.weight_memory import WeightMemory
-from miles_core.errors import EngineError, EngineRequestError
+from miles_core.errors import EngineRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
     import torch
@@ -96,34 +98,15 @@ class EmbeddedEngine:
         finally:
             self._abandon(requests)
 
-    def stream(self, specs: Sequence[GenerateSpec]) -> AsyncIterator[tuple[int, Generated]]:
-        """Generate for all ``specs`` and yield ``(index, all so far)`` while each grows, its end last.
-
-        Who is slow to ask gets the newest only. The requests are queued at once. Closing the iterator aborts those that
-        have not ended.
+    def stream(self, specs: Sequence[GenerateSpec]) -> RequestStream:
+        """Generate for all ``specs``, which are queued at once; closing the stream aborts those that have not ended.
 
         Raises:
-            EngineError: as :meth:`generate`, those of a dying engine from the iterator.
+            EngineError: as :meth:`generate`, that of a dying engine from the stream.
         """
-        return self._updates(self._submit(specs, asyncio.Queue()))
-
-    async def _updates(self, requests: Sequence[ActiveRequest]) -> AsyncIterator[tuple[int, Generated]]:
-        index = {request.spec.rid: number for number, request in enumerate(requests)}
-        updates = requests[0].updates
-        assert updates is not None
-        unfinished = len(requests)
-        try:
-            while unfinished:
-                newest = dict([await updates.get()])
-                while not updates.empty():
-                    newest.update([updates.get_nowait()])
-                for request, outcome in newest.items():
-                    if isinstance(outcome, EngineError):
-                        raise outcome
-                    unfinished -= outcome.finish_reason is not None
-                    yield index[request.spec.rid], outcome
-        finally:
-            self._abandon(requests)
+        updates: asyncio.Queue[tuple[ActiveRequest, Outcome]] = asyncio.Queue()
+        requests = self._submit(specs, updates)
+        return RequestStream(requests, updates, partial(self._abandon, requests))
 
     def _submit(
         self, specs: Sequence[GenerateSpec], updates: asyncio.Queue[tuple[ActiveRequest, Outcome]] | None = None

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from starlette.requests import Request
-    from starlette.types import Receive
+    from starlette.types import Receive, Scope, Send
 
     from miles_core.engine.embedded.engine import EmbeddedEngine
     from miles_core.engine.embedded.parsing import GenerateBody
     from miles_core.engine.embedded.request import Generated, GenerateSpec
+    from miles_core.engine.embedded.streams import RequestStream
 
 
 async def generate(request: Request) -> Response:
@@ -29,7 +30,7 @@ async def generate(request: Request) -> Response:
     limits = Limits(engine.vocab_size, engine.settings.context_length, engine.routing is not None)
     body = parse_generate(await read_json(request), engine.tokenizer, limits)
     if body.stream:
-        return StreamingResponse(_events(engine, body, engine.stream(body.specs)), media_type="text/event-stream")
+        return _EventStream(engine, body, engine.stream(body.specs))
     generated = await _while_connected(engine, body.specs, request.receive)
     if generated is None:
         return Response(status_code=499)
@@ -37,12 +38,28 @@ async def generate(request: Request) -> Response:
     return JSONResponse(replies if body.batched else replies[0])
 
 
-async def _events(
-    engine: EmbeddedEngine, body: GenerateBody, updates: AsyncIterator[tuple[int, Generated]]
-) -> AsyncIterator[str]:
-    """Server-sent events, each with all that its request has so far; those of a batch say which they belong to."""
+class _EventStream(StreamingResponse):
+    """Server-sent events, each with all that its request has so far; those of a batch say which they belong to.
+
+    However it ends, also before its first event, nothing of its requests stays in the engine.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, engine: EmbeddedEngine, body: GenerateBody, stream: RequestStream) -> None:
+        super().__init__(_events(engine, body, stream))
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._stream.close()
+
+
+async def _events(engine: EmbeddedEngine, body: GenerateBody, stream: RequestStream) -> AsyncIterator[str]:
     try:
-        async for index, generated in updates:
+        async for index, generated in stream:
             reply = to_wire(generated, engine.tokenizer, engine.routing)
             yield _event({**reply, "index": index} if body.batched else reply)
     except EngineError as error:

@@ -21,10 +21,6 @@ _UNSUPPORTED = {
     "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
     "repetition_penalty": (None, 1),
-    "json_schema": (None,),
-    "regex": (None,),
-    "ebnf": (None,),
-    "structural_tag": (None,),
     "spaces_between_special_tokens": (None, True),
     "custom_params": (None,),
     "stream_interval": (None,),
@@ -32,6 +28,7 @@ _UNSUPPORTED = {
     "beam_width": (None, 1),
     "watermark": (None,),
 }
+_CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,9 @@ def parse_sampling(raw: Mapping[str, Any]) -> SamplingOptions:
         EngineRequestError: for an unknown key, a key that this engine does not implement, or a bad value.
     """
     for key, value in raw.items():
-        if key in _UNSUPPORTED:
+        if key in _CONSTRAINTS:
+            _require_unconstrained(key, value)
+        elif key in _UNSUPPORTED:
             _require_default(key, value)
         elif key not in _PARSERS:
             raise _unknown(key)
@@ -79,7 +78,7 @@ def parse_sampling(raw: Mapping[str, Any]) -> SamplingOptions:
 
 
 def _unknown(key: str) -> EngineRequestError:
-    known = sorted([*_PARSERS, *_UNSUPPORTED])
+    known = sorted([*_PARSERS, *_UNSUPPORTED, *_CONSTRAINTS])
     near = difflib.get_close_matches(key, known, n=1)
     remedy = f"Did you mean {near[0]!r}?" if near else "Remove it."
     return EngineRequestError(f"unknown sampling_params key {key!r}; known keys: {', '.join(known)}", remedy=remedy)
@@ -89,6 +88,14 @@ def _require_default(key: str, value: Any) -> None:
     if not any(value is allowed or value == allowed for allowed in _UNSUPPORTED[key]):
         raise EngineRequestError(
             f"the embedded engine does not support {key}; got {value!r}",
+            remedy=f"Leave {key} out, or serve the model with SGLang.",
+        )
+
+
+def _require_unconstrained(key: str, value: Any) -> None:
+    if value is not None:
+        raise EngineRequestError(
+            f"the embedded engine has no constrained decoding, so it does not support {key}; got {value!r}",
             remedy=f"Leave {key} out, or serve the model with SGLang.",
         )
 

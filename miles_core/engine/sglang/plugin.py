@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from miles_core.config.schema import Config as RunConfig
-    from miles_core.config.schema import EngineTable
+    from miles_core.config.serving import EngineTable
     from miles_core.kinds.base import PluginContext
 
 _ENVIRONMENT = {
