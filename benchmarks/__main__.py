@@ -24,6 +24,7 @@ BENCHMARKS = {
     "quickstart": "Does the quickstart learn, on several seeds, and how fast?",
     "engine": "Tokens per second of the embedded engine against Hugging Face generate().",
     "router": "Requests per second through the router against direct ones.",
+    "sessions": "Sessions: turns of a long conversation, memory of many, processor time of the server.",
     "trl": "Samples per second of whole training loops: miles against TRL's GRPOTrainer.",
     "data": "Start-up, speed and peak memory of a large JSONL file, shuffled.",
     "checkpoint": "Saving and loading checkpoints against raw safetensors of the same bytes.",

@@ -20,7 +20,7 @@ from benchmarks.timing import Timings
 from benchmarks.training import CONFIG
 from miles_core.app.wiring import wire
 from miles_core.config.load import load_config
-from miles_core.session.tito import TokenInTokenOut
+from miles_core.session.tito import TemplateRenderer
 from miles_core.session.tokenizer import ChatTokenizer
 from miles_core.train.snapshot import copy_tokenizer
 
@@ -87,9 +87,9 @@ async def _run(folder: Path, new_tokens: int, repeats: int) -> list[dict[str, Va
 
 def _prompts(wiring: Wiring, count: int) -> list[list[int]]:
     """The first prompts of a quickstart step, each for a group of requests."""
-    tito = TokenInTokenOut(ChatTokenizer.load(wiring.model.path))
+    renderer = TemplateRenderer(ChatTokenizer.load(wiring.model.path))
     tasks = wiring.build("data_sources", wiring.config.data).take(count // GROUP_SIZE)
-    return [tito.initial(task.messages) for _, task in tasks for _ in range(GROUP_SIZE)]
+    return [renderer.prompt(task.messages, task.tools) for _, task in tasks for _ in range(GROUP_SIZE)]
 
 
 @dataclass(frozen=True, eq=False)

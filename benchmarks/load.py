@@ -40,10 +40,10 @@ async def wave(http: aiohttp.ClientSession, url: str, bodies: Sequence[bytes], c
     return time.perf_counter() - started
 
 
-async def post(http: aiohttp.ClientSession, url: str, body: bytes | None = None) -> Any:
-    """POST JSON bytes; returns the answer's bytes."""
+async def post(http: aiohttp.ClientSession, url: str, body: bytes | None = None, *, status: int = 200) -> Any:
+    """POST JSON bytes; returns the bytes of an answer of this ``status``."""
     async with http.post(url, data=body, headers={"content-type": "application/json"}) as response:
         answer = await response.read()
-        if response.status != 200:
+        if response.status != status:
             raise MilesError(f"{url} answered {response.status}: {answer[:200]!r}")
         return answer

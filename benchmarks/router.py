@@ -25,6 +25,9 @@ BODY = json.dumps(
         "routed_experts_start_len": 0,
     }
 ).encode()
+# As long as a turn of the quickstart: six tokens with logprobs, versions and the routing of 22 rows.
+_ANSWER = (84, 82, 97, 13, 80, 2)
+_ROUTING = "AAAAAAEAAAA" * 43
 
 
 def run(*, requests: int = 500, repeats: int = 7) -> Report:
@@ -47,7 +50,7 @@ async def _run(requests: int, repeats: int) -> Report:
     with tempfile.TemporaryDirectory(prefix="miles-router-") as folder:
         logs = Path(folder)
         async with (
-            serving.trivial_worker(log=logs / "worker.log") as worker,
+            serving.worker(_ANSWER, routed_experts=_ROUTING, log=logs / "worker.log") as worker,
             serving.router(worker, log=logs / "router.log") as router,
             client() as http,
         ):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from benchmarks.training import CONFIG
 from miles_core.app.processes import child
-from miles_core.errors import EngineError, MilesError, RouterError
+from miles_core.errors import EngineError, MilesError, RouterError, SessionError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -30,9 +31,18 @@ def router(worker: str, *, log: Path) -> AbstractAsyncContextManager[str]:
     return _url("router", argv, log, RouterError)
 
 
-def trivial_worker(*, log: Path) -> AbstractAsyncContextManager[str]:
-    """A worker that answers every request with the same reply."""
-    return _url("worker", [sys.executable, "-m", "benchmarks.worker"], log, MilesError)
+def worker(
+    output_ids: Sequence[int], *, routed_experts: str | None = None, log: Path
+) -> AbstractAsyncContextManager[str]:
+    """An engine that answers every request with the same tokens, at once."""
+    said = json.dumps({"output_ids": list(output_ids), "routed_experts": routed_experts})
+    return _url("worker", [sys.executable, "-m", "benchmarks.worker", said], log, MilesError)
+
+
+def sessions(url: str, model_path: Path, *, log: Path) -> AbstractAsyncContextManager[str]:
+    """A session server in front of ``url``."""
+    options = ["--url", url, "--model-path", str(model_path)]
+    return _url("session", [sys.executable, "-m", "miles_core.cli", "serve", "session", *options], log, SessionError)
 
 
 @asynccontextmanager
