@@ -64,7 +64,8 @@ def _section(hub: Hub, kind: Kind) -> str:
 
 
 def _rules(kind: Kind) -> Iterator[str]:
-    yield f"An object has {_words(kind.members)}."
+    other = f", or {_words(kind.other_members)}" if kind.other_members else ""
+    yield f"An object has {_words(kind.members)}{other}."
     if asynchronous := [name for name, awaited in kind.awaited.items() if awaited]:
         yield f"{_words(asynchronous)}: `async def`."
     if plain := [name for name, awaited in kind.awaited.items() if not awaited]:
