@@ -19,7 +19,7 @@ from miles_core.kinds.advantage_estimators import AdvantageEstimator
 from miles_core.kinds.corrections import Correction, CorrectionFunction
 from miles_core.kinds.data_sources import DataSource, InspectedRow
 from miles_core.kinds.engines import Engine, EngineClient, EngineCommand
-from miles_core.kinds.environments import Environment, Observation, Step
+from miles_core.kinds.environments import AgentEnvironment, AgentSession, Environment, Observation, Step
 from miles_core.kinds.filters import BufferedGroup, Filter, Verdict
 from miles_core.kinds.generate import EpisodeFunction, EpisodeHandle, EpisodeResult
 from miles_core.kinds.hooks import RunInfo, TrainerHandle
@@ -28,7 +28,17 @@ from miles_core.kinds.model_bridges import ModelBridge, NameMapping, Rename, Rep
 from miles_core.kinds.reductions import Reduction
 from miles_core.kinds.reward_models import RewardModel
 from miles_core.kinds.router_middlewares import RouterMiddleware
-from miles_core.kinds.sessions import MessageMatch, Prompt, StoredTurn, Turn, TurnPick
+from miles_core.kinds.sessions import (
+    GeneratedTurn,
+    MessageMatch,
+    Prompt,
+    ReasoningParser,
+    Renderer,
+    StoredTurn,
+    ToolCallParser,
+    Turn,
+    TurnPick,
+)
 from miles_core.kinds.trackers import Tracker
 from miles_core.kinds.train_backends import ModelSource, OptimizerSettings, TrainBackend
 from miles_core.kinds.weight_transports import WeightTransport
@@ -60,15 +70,16 @@ from miles_core.types import (
 )
 
 __all__ = [
-    "KINDS", "AdvantageEstimator", "Bucket", "BudgetSpent", "BufferedGroup", "CheckpointError", "ConfigError",
-    "Correction", "CorrectionFunction", "DataError", "DataSource", "Engine", "EngineClient", "EngineCommand",
-    "EngineError", "Environment", "EpisodeFunction", "EpisodeHandle", "EpisodeResult", "Estimates", "Filter",
-    "FinishReason", "GenerateRequest", "Generation", "Group", "ImagePart", "InspectedRow", "Kind", "Layout", "Loss",
-    "LossBatch", "Manifest", "Message", "MessageMatch", "MilesError", "ModelBridge", "ModelSource", "NameMapping",
-    "Observation", "OptimizerSettings", "Placement", "PluginContext", "PluginError", "Prompt", "Reduction", "Rename",
-    "ReplayPoint", "Reward", "RewardModel", "RolloutError", "RouterMiddleware", "RoutingError", "RoutingSpec",
-    "RoutingTrace", "RunInfo", "Sample", "SamplingParams", "SessionError", "Stack", "Status", "Step", "StepBatch",
-    "StoredTurn", "Task", "TensorSpec", "TextPart", "TokenLoss", "TokenOutputs", "Tracker", "TrainBackend",
+    "KINDS", "AdvantageEstimator", "AgentEnvironment", "AgentSession", "Bucket", "BudgetSpent", "BufferedGroup",
+    "CheckpointError", "ConfigError", "Correction", "CorrectionFunction", "DataError", "DataSource", "Engine",
+    "EngineClient", "EngineCommand", "EngineError", "Environment", "EpisodeFunction", "EpisodeHandle", "EpisodeResult",
+    "Estimates", "Filter", "FinishReason", "GenerateRequest", "GeneratedTurn", "Generation", "Group", "ImagePart",
+    "InspectedRow", "Kind", "Layout", "Loss", "LossBatch", "Manifest", "Message", "MessageMatch", "MilesError",
+    "ModelBridge", "ModelSource", "NameMapping", "Observation", "OptimizerSettings", "Placement", "PluginContext",
+    "PluginError", "Prompt", "ReasoningParser", "Reduction", "Rename", "Renderer", "ReplayPoint", "Reward",
+    "RewardModel", "RolloutError", "RouterMiddleware", "RoutingError", "RoutingSpec", "RoutingTrace", "RunInfo",
+    "Sample", "SamplingParams", "SessionError", "Stack", "Status", "Step", "StepBatch", "StoredTurn", "Task",
+    "TensorSpec", "TextPart", "TokenLoss", "TokenOutputs", "ToolCallParser", "Tracker", "TrainBackend",
     "TrainError", "TrainerHandle", "Trajectory", "Turn", "TurnPick", "TurnRecord", "Verdict", "VersionSpan",
     "WeightSyncError", "WeightTransport",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ import anyio
 from miles_core.app.context import trajectory_tokens
 from miles_core.app.functions import check_functions
 from miles_core.app.plugin_calls import calls_into
+from miles_core.app.session_server import check_agents
 from miles_core.app.warmup import read_conversations
 from miles_core.engine.prompt import KEPT_BACK, usable_context
 from miles_core.errors import ConfigError, DataError
@@ -17,7 +18,8 @@ from miles_core.rollout.tasks import TaskStream
 
 if TYPE_CHECKING:
     from miles_core.app.wiring import Wiring
-    from miles_core.config.schema import Config, DataTable, PluginTable
+    from miles_core.config.schema import Config, DataTable
+    from miles_core.config.tables import PluginTable
     from miles_core.plugins.lock import PluginLock
 
 
@@ -33,6 +35,7 @@ def check_run(wiring: Wiring) -> list[dict[str, Any]]:
         if environment.adapter is not None:  # the adapter's object is cheap: it calls the function per episode
             wiring.build("environments", environment)
     check_functions(wiring.config)
+    check_agents(wiring)
     for server in wiring.config.engine.servers:  # [[engine.groups]] have options of their own
         options = wiring.hub.configure("engines", server)
         _check_context(wiring, getattr(options, "context_length", None))

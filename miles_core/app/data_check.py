@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from miles_core.config.overrides import apply_overrides
-from miles_core.config.schema import DataTable, PluginTable
+from miles_core.config.schema import DataTable
+from miles_core.config.tables import PluginTable
 from miles_core.errors import ConfigError, DataError, SessionError
 from miles_core.kinds.base import PluginContext
 from miles_core.kinds.data_sources import InspectedRow
@@ -163,11 +164,12 @@ def prompt_counter(loaded: LoadedConfig) -> Callable[[Task], int]:
     Raises:
         ConfigError: if the model has no tokenizer.
     """
-    from miles_core.session.tito import TokenInTokenOut
+    from miles_core.session.tito import TemplateRenderer
     from miles_core.session.tokenizer import ChatTokenizer
 
     tokenizer = ChatTokenizer.load(loaded.resolve(loaded.config.model.path))
-    return lambda task: len(TokenInTokenOut(tokenizer, task.tools).initial(task.messages))
+    renderer = TemplateRenderer(tokenizer, loaded.config.session.clock)
+    return lambda task: len(renderer.prompt(task.messages, task.tools))
 
 
 def _target(file: str, options: dict[str, Any]) -> Target:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from miles_core.app.context import trajectory_tokens
+from miles_core.app.engine_facts import usable_tokens
 from miles_core.engine.http import describe
-from miles_core.engine.prompt import usable_context
 from miles_core.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class EngineCheck:
             EngineError: if it cannot be asked, serves another model, too short a context, or no routed experts.
         """
         info = {**await self._ask(url, "/server_info"), **await self._ask(url, "/model_info")}
-        self._check_context(url, _context(info))
+        self._check_context(url, usable_tokens(info))
         served = _served_config(info)
         architectures = info.get("architectures") or served.get("architectures")
         self._same(url, "architectures", architectures, self.model.hf_config.get("architectures"))
@@ -138,13 +138,6 @@ class EngineCheck:
                 f"that of {self.model.path} is {trained}",
                 remedy=_OTHER_MODEL,
             )
-
-
-def _context(info: Mapping[str, Any]) -> int | None:
-    """Tokens that a trajectory may have on the engine; SGLang reports them as its memory allows (max_req_input_len)."""
-    length, usable = info.get("context_length"), info.get("max_req_input_len")
-    known = [usable_context(length) if isinstance(length, int) else None, usable]
-    return min((value for value in known if isinstance(value, int)), default=None)
 
 
 def _served_config(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from anyio import to_thread
 from miles_core.app.evaluator import Evaluator
 from miles_core.app.planes import build_evaluation, load_tokenizer
 from miles_core.app.serving import serving
+from miles_core.app.session_server import session_server
 from miles_core.app.supervise import supervised
 from miles_core.errors import EngineError
 
@@ -31,9 +32,13 @@ async def evaluate(
     await wiring.hooks.observe("miles_process_started", role="driver", rank=0)
     tokenizer = await to_thread.run_sync(load_tokenizer, wiring)
     progress.phase("starting engines")
-    async with serving(wiring, config_file, model_path, progress) as served:
+    async with (
+        session_server(wiring) as sessions,
+        serving(wiring, config_file, model_path, progress) as served,
+    ):
         _refuse_foreign_weights(served.fleet, model_path)
-        evaluation = build_evaluation(wiring, served.client, tokenizer, router_url=served.router.ready["url"])
+        url = served.router.ready["url"]
+        evaluation = build_evaluation(wiring, served.client, tokenizer, router_url=url, endpoints=sessions)
         evaluator = Evaluator(evaluation, wiring.hooks, wiring.run_dir, progress)
         return await supervised([served.router, served.fleet], lambda: evaluator.evaluate(step))
 

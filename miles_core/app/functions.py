@@ -6,16 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import ConfigError
 from miles_core.plugins.functions.episode import load_episode_function
-from miles_core.plugins.functions.resolve import load_function
+from miles_core.plugins.functions.resolve import find_target, load_function
 from miles_core.rollout.generating import TURNS, Generator
 from miles_core.session.matching import MATCHES
+from miles_core.session.parsing.derive import derive_parser
+from miles_core.session.parsing.turn import TurnParser
 from miles_core.session.picking import PICKS
+from miles_core.session.rendering import own_renderer
 from miles_core.train.correction import CORRECTIONS, NamedCorrection
 from miles_core.train.reduction import REDUCTIONS, NamedReduction
 
 if TYPE_CHECKING:
     from miles_core.app.wiring import Wiring
     from miles_core.config.schema import Config
+    from miles_core.config.serving import SessionTable
+    from miles_core.session.tokenizer import ChatTokenizer
 
 EPISODES = {TURNS.name: TURNS.function}
 """The built-in functions of ``[rollout] generate``, by name."""
@@ -29,7 +34,10 @@ def check_functions(config: Config) -> None:
     """
     if config.rollout.generate is not None:
         load_episode_function(config.rollout.generate, EPISODES)
-    session_functions(config)
+    session_functions(config.session)
+    for key, own in _session_targets(config.session).items():
+        if own is not None and not callable(own):
+            raise ConfigError(f"session.{key} = {getattr(config.session, key)!r} cannot be called")
     build_correction(config)
     build_reduction(config)
 
@@ -45,13 +53,34 @@ def build_generator(wiring: Wiring, *, evaluation: bool, needs_routing: bool, **
     return Generator(function, name, evaluation=evaluation, needs_routing=needs_routing)
 
 
-def session_functions(config: Config) -> dict[str, Any]:
+def session_functions(table: SessionTable) -> dict[str, Any]:
     """``match`` and ``pick`` of every session."""
-    table = config.session
     return {
         "match": load_function("session.match", table.match, MATCHES, ("stored", "given")),
         "pick": load_function("session.pick", table.pick, PICKS, ("turns",)),
     }
+
+
+def session_options(table: SessionTable, tokenizer: ChatTokenizer) -> dict[str, Any]:
+    """What ``[session]`` says of every session, as keyword arguments of ``TokenSession``.
+
+    Raises:
+        SessionError: if a renderer of somebody else's cannot be made.
+    """
+    own = _session_targets(table)
+    renderer = own["renderer"] and own_renderer(own["renderer"], table.renderer, tokenizer)
+    derived = derive_parser(tokenizer.deriver(tools=True).text)
+    tool_calls = derived.tool_calls if table.tool_calls == "template" else own["tool_calls"]
+    reasoning = derived.reasoning if table.reasoning == "template" else own["reasoning"]
+    parser = TurnParser(tool_calls, reasoning)
+    return {**session_functions(table), "renderer": renderer, "parser": parser, "clock": table.clock}
+
+
+def _session_targets(table: SessionTable) -> dict[str, Any]:
+    """The renderer and the parsers that are not ours, by key; ``None`` for what is built in."""
+    built_in: dict[str, Any] = {"template": None}
+    keys = {"renderer": built_in, "tool_calls": {**built_in, "none": None}, "reasoning": {**built_in, "none": None}}
+    return {key: find_target(f"session.{key}", getattr(table, key), known) for key, known in keys.items()}
 
 
 def build_correction(config: Config) -> NamedCorrection | None:

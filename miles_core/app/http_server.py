@@ -52,21 +52,30 @@ def bind(host: str, port: int, error: type[MilesError], what: str) -> socket.soc
     return bound
 
 
+def url_of(bound: socket.socket, host: str | None = None) -> str:
+    """The URL of a socket, at its own address or at another one of this host."""
+    own, port = bound.getsockname()[:2]
+    host = host or own
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def server_config(app: ASGIApp, **options: Any) -> uvicorn.Config:
+    """How every server of ours serves an app."""
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=2,
+        **options,
+    )
+
+
 def run_server(app: ASGIApp, bound: socket.socket, **options: Any) -> None:
     """Serve until the process is told to end."""
-    host, port = bound.getsockname()[:2]
-    server = _ReportingServer(
-        uvicorn.Config(
-            app,
-            http="httptools",
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=2,
-            **options,
-        )
-    )
-    server.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    server = _ReportingServer(server_config(app, **options))
+    server.url = url_of(bound)
     server.run(sockets=[bound])

@@ -24,6 +24,8 @@ from miles_core.app.run_hooks import RunHooks
 from miles_core.app.run_state import RunState
 from miles_core.app.saving import Saver, run_file
 from miles_core.app.serving import serving
+from miles_core.app.session_audit import SessionAudit
+from miles_core.app.session_server import session_server
 from miles_core.app.supervise import supervised
 from miles_core.app.tracking import open_trackers
 from miles_core.app.trainer_client import TrainerClient, optimizer_settings, trainer_process
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from miles_core.app.ending import Outcome
     from miles_core.app.resume import Resumed
     from miles_core.app.serving import Serving
+    from miles_core.app.session_server import SessionServer
     from miles_core.app.wiring import Wiring
     from miles_core.config.schema import Config
     from miles_core.session.tokenizer import ChatTokenizer
@@ -67,6 +70,7 @@ class Run:
     on_start: Callable[[], None] = lambda: None
     stuck: Sequence[str] = field(default=(), init=False)
     _loop: TrainingLoop | None = field(default=None, init=False)
+    _sessions: SessionServer | None = field(default=None, init=False)
 
     @property
     def path(self) -> Path:
@@ -99,11 +103,16 @@ class Run:
         resume_step = None if self.resumed is None else state.step
         trackers = await to_thread.run_sync(open_trackers, self.wiring, self.progress.say, resume_step)
         try:
-            return await self._with_trainer(state, trackers, hooks)
+            return await self._with_sessions(state, trackers, hooks)
         finally:
             with CancelScope(shield=True):
                 await to_thread.run_sync(trackers.close)
             self.stuck = trackers.stuck
+
+    async def _with_sessions(self, state: RunState, trackers: Trackers, hooks: RunHooks) -> Outcome:
+        async with session_server(self.wiring) as sessions:
+            self._sessions = sessions
+            return await self._with_trainer(state, trackers, hooks)
 
     async def _with_trainer(self, state: RunState, trackers: Trackers, hooks: RunHooks) -> Outcome:
         config = self.wiring.config
@@ -198,11 +207,13 @@ class Run:
         recorder: Recorder,
     ) -> LoopParts:
         wiring, config = self.wiring, self.wiring.config
+        reached: dict[str, Any] = {"router_url": served.router.ready["url"], "endpoints": self._sessions}
+        audit = SessionAudit(config.session.audit, tokenizer)
         filters = build_filters(wiring, tokenizer)
         tasks = build_tasks(wiring, config.data, tokenizer, epochs=config.run.epochs)
         scheduler = RolloutScheduler(
             tasks,
-            build_runner(wiring, served.client, tokenizer, router_url=served.router.ready["url"]),
+            build_runner(wiring, served.client, tokenizer, **reached, audit=audit),
             filters,
             fill_settings(wiring),
             self._rollout_started,
@@ -216,7 +227,7 @@ class Run:
             buffer.restore(self.resumed.rollout["buffer"])
         evaluator = None
         if config.eval is not None:
-            evaluation = build_evaluation(wiring, served.client, tokenizer, router_url=served.router.ready["url"])
+            evaluation = build_evaluation(wiring, served.client, tokenizer, **reached)
             evaluator = Evaluator(evaluation, wiring.hooks, self.path / "evals", self.progress)
         return LoopParts(
             scheduler=scheduler,
@@ -239,6 +250,7 @@ class Run:
             recorder=recorder,
             schedule=learning_rate(config),
             evaluator=evaluator,
+            audit=audit,
             dumper=self.dumper,
             hooks=wiring.hooks,
         )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from miles_core.app.recording import Recorder
     from miles_core.app.run_state import RunState
     from miles_core.app.saving import Saver
+    from miles_core.app.session_audit import SessionAudit
     from miles_core.config.schema import Config
     from miles_core.rollout.buffer import StepBuffer
     from miles_core.rollout.scheduler import RolloutScheduler
@@ -85,6 +86,7 @@ class LoopParts:
     schedule: LearningRateSchedule
     evaluator: LoopEvaluator | None = None
     dumper: Dumper | None = None
+    audit: SessionAudit | None = None
     hooks: Hooks = field(default_factory=Hooks)
 
 
@@ -168,6 +170,8 @@ class TrainingLoop:
         version = state.version
         metrics = rollout_metrics(rollout.groups, rollout.kept, rollout.dropped, version=version)
         metrics |= rollout.counters
+        if parts.audit is not None:
+            metrics |= parts.audit.metrics()
         metrics |= await self._learn(rollout)
         metrics |= await parts.publisher.metrics()
         state.step += 1

@@ -21,7 +21,7 @@ from miles_core.app.on_policy_requests import LATE_TOKENS, RequestMaker
 from miles_core.engine.client import HttpEngineClient
 from miles_core.errors import EngineError, TrainError
 from miles_core.train.metrics import ON_POLICY_REMEDY
-from miles_core.types import RoutingTrace, Sample, Status, TurnRecord, VersionSpan
+from miles_core.types import MAIN_AGENT, RoutingTrace, Sample, Status, TurnRecord, VersionSpan
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -265,7 +265,7 @@ def _sample(request: GenerateRequest, generation: Generation, routing: RoutingSp
         task_id="on-policy",
         group_id="on-policy",
         trajectory_id=request.rid,
-        agent_id="policy",
+        agent_id=MAIN_AGENT,
         tokens=np.concatenate([np.asarray(request.input_ids, np.int32), generation.output_ids]),
         loss_mask=np.repeat(np.array([0, 1], np.uint8), [prompt, length - prompt]),
         logprobs=np.concatenate([np.zeros(prompt, np.float32), generation.logprobs]),

@@ -9,7 +9,7 @@ from miles_core.lib.plugin_calls import THREADS
 
 if TYPE_CHECKING:
     from miles_core.app.wiring import Wiring
-    from miles_core.config.schema import PluginTable
+    from miles_core.config.tables import PluginTable
     from miles_core.lib.plugin_calls import PluginCalls
     from miles_core.plugins.reference import PluginRef
 

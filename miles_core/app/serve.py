@@ -10,7 +10,8 @@ from miles_core.app.child import child_process, is_child
 from miles_core.app.http_server import bind, run_server
 from miles_core.app.plugin_lock import require_same_plugins
 from miles_core.app.wiring import plugin_context, read_model
-from miles_core.config.schema import EngineTable, PluginsTable, WeightsTable
+from miles_core.config.schema import PluginsTable, WeightsTable
+from miles_core.config.serving import EngineTable
 from miles_core.engine.embedded.plugin import Embedded
 from miles_core.errors import ConfigError, EngineError, RouterError
 from miles_core.kinds.base import PluginContext
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from miles_core.config.load import LoadedConfig
-    from miles_core.config.schema import PluginTable
+    from miles_core.config.tables import PluginTable
     from miles_core.plugins.lifecycle.hookspecs import Role
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from miles_core.config.schema import PluginTable
+from miles_core.config.tables import PluginTable
 from miles_core.errors import PluginError
 from miles_core.telemetry.tracking import Trackers
 

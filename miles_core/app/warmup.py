@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from miles_core.errors import DataError
+from miles_core.kinds.sessions import GeneratedTurn
 from miles_core.kinds.train_backends import OptimizerSettings
-from miles_core.session.tito import TokenInTokenOut
+from miles_core.session.tito import TemplateRenderer
 from miles_core.train.batching import DEMONSTRATION
 from miles_core.types import Message, Sample, SamplingParams, Status, TurnRecord, VersionSpan
 
@@ -78,21 +79,19 @@ def read_conversations(path: Path) -> list[list[Message]]:
 
 def supervised_sample(tokenizer: ChatTokenizer, messages: list[Message], name: str) -> Sample:
     """A conversation tokenized as a session would have: the assistant's turns and their stop tokens are trained."""
-    tito = TokenInTokenOut(tokenizer)
+    renderer = TemplateRenderer(tokenizer)
     stop = tokenizer.stop_token_ids[0]
     tokens: list[int] = []
     mask: list[int] = []
     turns: list[TurnRecord] = []
+    said: GeneratedTurn | None = None
     begin = 0
     for end, message in enumerate(messages):
         if message.role != "assistant":
             continue
-        context = (
-            tito.continuation(messages[:begin], messages[begin:end], stop=stop)
-            if begin
-            else tito.initial(messages[:end])
-        )
+        context = renderer.boundary(said, messages[begin:end]) if said else renderer.prompt(messages[:end])
         output = [*tokenizer.encode(message.text), stop]
+        said = GeneratedTurn(tuple(messages[:end]), message, tuple(output), stop)
         start = len(tokens) + len(context)
         tokens += context + output
         mask += [0] * len(context) + [1] * len(output)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from miles_core.app.plugin_lock import require_same_plugins
 from miles_core.config.load import load_config
-from miles_core.config.schema import PluginTable
+from miles_core.config.tables import PluginTable
 from miles_core.errors import ConfigError
 from miles_core.kinds.base import PluginContext
 from miles_core.lib.plugin_calls import CallLog

@@ -52,13 +52,13 @@ app.command(
 app.command("miles_core.cli.eval:evaluate", name="eval", help="Score a checkpoint of a run, or a model.")
 app.command("miles_core.cli.report:report", name="report", help="Write one HTML page of a run: plots and episodes.")
 app.command("miles_core.cli.data:app", name="data", help="Check data files before a run.")
-app.command("miles_core.cli.serve:app", name="serve", help="Serve one part on its own: an engine or the router.")
+app.command("miles_core.cli.serve:app", name="serve", help="Serve one part alone: engine, router or sessions.")
 app.command("miles_core.cli.plugins:app", name="plugins", help="List, check and start plugins.")
 app.command("miles_core.cli.r3:app", name="r3", help="Show what routing replay does to a step of a run.")
 app.command("miles_core.cli.debug:app", name="debug", help="Compute a dumped step again and compare.")
 app.command("miles_core.cli.doctor:doctor", name="doctor", help="Show what this machine can run, with remedies.")
 app.command("miles_core.cli.config:app", name="config", help="Show a resolved config, or describe every key.")
-app.command("miles_core.cli.tito:app", name="tito", help="Show what follows a generated turn, token by token.")
+app.command("miles_core.cli.tito:app", name="tito", help="Check what follows a generated turn, token by token.")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -104,7 +104,7 @@ def check(
     from miles_core.session.template.describe import as_dict, describe
     from miles_core.session.template.encoding import TextEncoder
     from miles_core.session.template.load import load_template
-    from miles_core.session.template.proof import prove, token_difference
+    from miles_core.session.template.proof import prove
 
     if not target.exists():
         raise ConfigError(f"there is no {target}", remedy="Name a model directory or the file of a chat template.")
@@ -113,16 +113,45 @@ def check(
     eos = template.variables.get("eos_token")
     known = [tokenizer.decode([each]) for each in tokenizer.stop_token_ids] if tokenizer else []
     stops = known or ([eos] if isinstance(eos, str) and eos else [])
-    deriver = Deriver(template)
-    proof = prove(deriver, stops)
-    tokens = None
-    if tokenizer is not None and stops and proof.of("user").allowed:
-        tokens = token_difference(deriver, TextEncoder(tokenizer.tokenizer, template.source), stops[0])
+    encoder = TextEncoder(tokenizer.tokenizer, template.source) if tokenizer else None
+    proof = prove(Deriver(template), stops, encoder)
     if as_json:
-        sys.stdout.write(json.dumps(as_dict(proof, stops, tokens), indent=2) + "\n")
+        sys.stdout.write(json.dumps(as_dict(proof), indent=2) + "\n")
     else:
-        sys.stdout.write(describe(str(target), proof, stops, tokens))
+        sys.stdout.write(describe(str(target), proof))
     return 0 if proof.holds else 1
+
+
+@app.command
+def audit(
+    record: Annotated[Path, Parameter(allow_leading_hyphen=True)],
+    *,
+    model: Path,
+    clock: str | None = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> int:
+    """Compare recorded sessions with a fresh render, token by token.
+
+    The prompt of every turn is held against what the chat template writes for the messages before it. Differences in
+    special tokens and in the text of messages are bugs, and make the exit code 1. Differences in what was generated are
+    expected: templates rewrite earlier answers, and the same text can be sampled in other tokens.
+
+        curl -s http://127.0.0.1:8000/sessions/ID | miles tito audit - --model models/my-model
+
+    Parameters
+    ----------
+    record
+        What GET /sessions/ID answers: one session, or several, one per line; - reads standard input.
+    model
+        The directory of the model whose tokenizer and chat template the sessions used.
+    clock
+        The time that the template is told, such as 2025-07-10T12:00:00; by default the recorded one.
+    as_json
+        Print one JSON object per session.
+    """
+    from miles_core.cli.tito_audit import audit_file
+
+    return audit_file(record, model, _time(clock), as_json=as_json)
 
 
 def _argument(override: str) -> tuple[str, Any]:

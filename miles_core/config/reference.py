@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from miles_core.config.describe import default_words, is_array, table_model, type_words
-from miles_core.config.schema import Config, FunctionTable, PluginTable
+from miles_core.config.schema import Config
+from miles_core.config.tables import FunctionTable, PluginTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,34 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-
-class Table(BaseModel):
-    """A table of the config file; unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
-
-
-class PluginTable(BaseModel):
-    """A table that names a plugin; keys other than the host's belong to the plugin."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
-
-    use: str = Field(min_length=1, description="name, distribution/name or module:attribute")
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The plugin's own keys."""
-        return dict(self.__pydantic_extra__ or {})
-
-
-class FunctionTable(PluginTable):
-    """A table that names a function; keys other than the host's are its keyword arguments."""
-
-
-Adapter = Literal["slime"]
-ADAPTER = Field(None, description="the project whose signature the function at `use` has")
+from miles_core.config.serving import EngineTable, RouterTable, SessionTable
+from miles_core.config.tables import ADAPTER, Adapter, FunctionTable, PluginTable, Table
 
 
 class EnvironmentTable(PluginTable):
@@ -198,13 +174,6 @@ class SamplingTable(Table):
     max_new_tokens: int = Field(128, ge=1, description="generated tokens per turn")
 
 
-class SessionTable(Table):
-    """``[session]``: how requests find the turns that they continue, and which turns become a sample."""
-
-    match: str = Field("exact", description="how messages are compared: exact, or module:attribute")
-    pick: str = Field("last", description="the turn whose conversation is trained: last, longest, or module:attribute")
-
-
 class CorrectionTable(FunctionTable):
     """``[correction]``: factors on token losses for what separates rollout from training."""
 
@@ -221,59 +190,6 @@ class ObjectiveTable(Table):
     old_logprobs: Literal["proximal", "rollout"] = Field("proximal", description="denominator of the ratio")
     epochs: int = Field(1, ge=1, description="passes over a step")
     mini_batches: int = Field(1, ge=1, description="optimizer steps per pass")
-
-
-class EngineGroup(BaseModel):
-    """``[[engine.groups]]``: servers alike, with options of their own beside those of ``[engine]``."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
-
-    count: int = Field(1, ge=1, description="servers of the group")
-
-
-class EngineTable(PluginTable):
-    """``[engine]``: the inference servers."""
-
-    use: str = "embedded"
-    count: int = Field(1, ge=1, description="servers behind the router, where there are no groups")
-    groups: tuple[EngineGroup, ...] = Field((), description="servers with other options, all behind the router")
-    start_timeout: float = Field(600.0, gt=0, description="seconds until a server must be ready")
-    max_restarts: int = Field(
-        2, ge=0, description="times that a server that dies is started again; counted anew after an hour of serving"
-    )
-    pause_mode: Literal["in_place", "retract"] = Field(
-        "in_place", description="what happens to running requests at a weight update"
-    )
-
-    @property
-    def servers(self) -> tuple[EngineTable, ...]:
-        """One table for each server, in the order of their indices, with the options of its group."""
-        if not self.groups:
-            return (self,) * self.count
-        host = self.model_dump(exclude={"groups", "count"} | set(self.options))
-        return tuple(
-            EngineTable.model_validate({**host, **self.options, **(group.__pydantic_extra__ or {})})
-            for group in self.groups
-            for _ in range(group.count)
-        )
-
-    @model_validator(mode="after")
-    def _groups_count(self) -> EngineTable:
-        if self.groups and self.count != 1:
-            raise ValueError(f"count = {self.count} beside groups: give each group its own count")
-        for group in self.groups:
-            if host := sorted(set(group.__pydantic_extra__ or {}) & set(type(self).model_fields)):
-                raise ValueError(f"{host[0]} cannot differ between groups: set it in [engine]")
-        return self
-
-
-class RouterTable(Table):
-    """``[router]``: address and middleware stack, first outermost."""
-
-    host: str = "127.0.0.1"
-    port: int = Field(0, ge=0, le=65535, description="0 picks a free port")
-    policy: Literal["least_in_flight", "round_robin"] = "least_in_flight"
-    middleware: tuple[PluginTable, ...] = ()
 
 
 class TrainTable(PluginTable):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from miles_core.errors import PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
     from pathlib import Path
 
 
@@ -23,7 +23,8 @@ class Kind:
     may have, where this version runs no other; a member that is a tuple holds some of them. ``adapt`` turns a plain
     function into a factory, for kinds where a function is enough; ``function`` names its arguments. ``offers`` are
     keywords that it and the method of the same arguments get only if they take them. ``wraps_app`` is set where the
-    factory is called ``cls(app, config, context)`` instead of ``cls(config, context)``.
+    factory is called ``cls(app, config, context)`` instead of ``cls(config, context)``. Objects may have the
+    ``other_members`` of ``other_protocol`` in place of ``members``.
     """
 
     plural: str
@@ -38,6 +39,15 @@ class Kind:
     function: tuple[str, ...] = ()
     offers: tuple[str, ...] = ()
     wraps_app: bool = False
+    other_protocol: type | None = None
+    other_members: tuple[str, ...] = ()
+
+    def form(self, has: Container[str]) -> tuple[type, tuple[str, ...]]:
+        """The Protocol, and the members it asks for, of an object that has these members."""
+        whole = all(member in has for member in self.members)
+        if self.other_protocol is None or whole or not all(member in has for member in self.other_members):
+            return self.protocol, self.members
+        return self.other_protocol, self.other_members
 
     @property
     def group(self) -> str:

@@ -1,4 +1,4 @@
-"""Environments: what the policy acts in, turn by turn."""
+"""Environments: what the policy acts in, turn by turn or as an agent of any framework."""
 
 from __future__ import annotations
 
@@ -66,11 +66,69 @@ class Environment(Protocol):
         """Release what the episode holds."""
 
 
+class AgentSession(Protocol):
+    """One agent's conversations on the policy, as clients reach them: any OpenAI or Anthropic SDK with URL and key.
+
+    Several requests may run at once; all count against the budgets of the episode.
+    """
+
+    @property
+    def base_url(self) -> str:
+        """The OpenAI API of this session; Anthropic's SDK takes it without its ``/v1``."""
+
+    @property
+    def api_key(self) -> str:
+        """The key that names this session; it ends with the episode."""
+
+    @property
+    def id(self) -> str:
+        """The id of the trajectory, the same for all agents of the episode."""
+
+    @property
+    def seed(self) -> int:
+        """The same for all trajectories of a group."""
+
+    @property
+    def evaluation(self) -> bool:
+        """Whether this is an evaluation; its samples are not trained."""
+
+    def agent(self, name: str) -> AgentSession:
+        """The session of another agent of the episode, always the same for a name; ``policy`` is the main one.
+
+        Raises:
+            RolloutError: if the name is no text, or the episode is over.
+        """
+
+
+@runtime_checkable
+class AgentEnvironment(Protocol):
+    """An environment that is an agent: it holds the conversation itself, with any client of the session server.
+
+    One object per episode, made by ``cls(config, context)``, like an :class:`Environment`, but with ``run`` in place of
+    ``reset`` and ``step``; ``close``, which may be left out, is called exactly once. A class that can take turns does.
+    """
+
+    def run(self, task: Task, session: AgentSession) -> Any:
+        """Act to the end; a coroutine or a plain function, which runs in a thread.
+
+        Returns its reward, ``None`` where ``[[rewards]]`` score it, an ``EpisodeResult``, or the reward of each agent
+        by name. What is raised fails the trajectory, unless a budget was spent, which truncates it.
+        """
+
+
+def is_agent(environment: object) -> bool:
+    """Whether a class, or an object, has ``run`` and cannot take turns."""
+    turns = hasattr(environment, "reset") and hasattr(environment, "step")
+    return hasattr(environment, "run") and not turns
+
+
 KIND = Kind(
     plural="environments",
     singular="environment",
-    summary="what the policy acts in, turn by turn",
+    summary="what the policy acts in, turn by turn or as an agent",
     table="[[environments]]",
     protocol=Environment,
     members=("reset", "step", "close"),
+    other_protocol=AgentEnvironment,
+    other_members=("run",),
 )

@@ -3,25 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from miles_core.types import MAIN_AGENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from miles_core.types import Generation, Message, Reward, Sample, SamplingParams, Status, TurnRecord
 
+Tools: TypeAlias = "Sequence[Mapping[str, Any]]"
+"""Tools that the policy may call, each ``{"type": "function", "function": {"name", "description", "parameters"}}``."""
 
-@dataclass(frozen=True, slots=True)
+OnTokens: TypeAlias = "Callable[[Sequence[int]], None]"
+"""Gets output ids as they come, each once and in order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
-    """A conversation ready to be continued: the ids that the engine gets and how many of them are new.
+    """A conversation ready to be continued: the ids that the engine gets, int32 ``[T]``, the last ones of them new.
 
     ``parent`` is the stored turn that it continues, ``None`` for a first one; only its session looks into it.
+    ``parse_calls`` is unset where the answer stays text although there are tools.
     """
 
     messages: tuple[Message, ...]
-    input_ids: tuple[int, ...]
+    input_ids: NDArray[np.int32]
     appended_tokens: int
+    tools: tuple[Mapping[str, Any], ...] = ()
+    parse_calls: bool = True
     parent: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRequest:
+    """How a client asks for a turn; ``None`` leaves it to the session.
+
+    ``stop`` are texts that end the turn, ``json_schema`` a schema that the answer must fit, where the engine can.
+    """
+
+    temperature: float | None = None
+    max_new_tokens: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    json_schema: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +70,14 @@ class StoredTurn(Protocol):
     @property
     def parent(self) -> StoredTurn | None:
         """The turn before it in its conversation; ``None`` for a first one."""
+
+    @property
+    def appended(self) -> tuple[Message, ...]:
+        """The messages between the turn before and this one."""
+
+    @property
+    def tools(self) -> tuple[Mapping[str, Any], ...]:
+        """The tools of its conversation."""
 
     @property
     def response(self) -> Message:
@@ -66,10 +102,67 @@ class MessageMatch(Protocol):
 
 
 class TurnPick(Protocol):
-    """``[session] pick``: the turn whose conversation becomes the sample, of one or more in the order stored."""
+    """``[session] pick``: the turns whose conversations become samples, of one or more in the order stored.
 
-    def __call__(self, turns: Sequence[StoredTurn], /) -> StoredTurn:
-        """One of ``turns``."""
+    What several conversations share is trained once, with the first of them.
+    """
+
+    def __call__(self, turns: Sequence[StoredTurn], /) -> StoredTurn | Sequence[StoredTurn]:
+        """One of ``turns``, or some of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedTurn:
+    """A generated turn that a renderer continues.
+
+    ``messages`` are those before ``response``; ``output_ids`` what was sampled, with the stop token at its end where
+    ``stop`` names one, ``None`` for a turn that was cut or ended by a text.
+    """
+
+    messages: tuple[Message, ...]
+    response: Message
+    output_ids: tuple[int, ...]
+    stop: int | None
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+
+class Renderer(Protocol):
+    """``[session] renderer``: writes conversations as ids, in place of what is derived from the chat template.
+
+    The attribute is called once per run with the Hugging Face tokenizer, and returns the renderer.
+    """
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Sequence[int]:
+        """Ids of a first prompt, up to where the policy begins to speak."""
+
+    def boundary(self, turn: GeneratedTurn, appended: Sequence[Message]) -> Sequence[int]:
+        """Ids between the last sampled one and where the policy speaks again."""
+
+
+class ToolCallParser(Protocol):
+    """``[session] tool_calls``: finds the calls in what the policy wrote.
+
+    Attributes that it may have, for streams: ``starts``, a tuple of texts with which a call may begin, without which
+    nothing is streamed before the turn is over; ``whole``, that a text is either all calls or none.
+    """
+
+    def __call__(self, text: str, /) -> tuple[str, Sequence[Mapping[str, Any]]]:
+        """The text beside the calls, and the calls, each ``{"name", "arguments"}`` with the arguments as JSON text.
+
+        A call may have an ``id``. What is no call stays text, unchanged.
+        """
+
+
+class ReasoningParser(Protocol):
+    """``[session] reasoning``: parts what the policy thought from what it said.
+
+    Attributes that it may have, for streams: ``ends``, the text that ends the reasoning, without which nothing is
+    streamed before the turn is over; ``starts``, texts with which reasoning begins; ``marks``, texts that are never
+    content; ``again``, that there may be more reasoning behind its end.
+    """
+
+    def __call__(self, text: str, /) -> tuple[str | None, str]:
+        """The reasoning, ``None`` where there is none, and the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +174,27 @@ class Conversation:
 
 
 class Session(Protocol):
-    """One conversation; stored tokens are never rendered or tokenized again."""
+    """The conversations of one agent; stored tokens are never rendered or tokenized again."""
 
-    def prepare(self, messages: Sequence[Message]) -> Prompt:
-        """Attach ``messages`` to the deepest stored turn that they continue and tokenize only what is new.
+    def prepare(self, messages: Sequence[Message], tools: Tools = ()) -> Prompt:
+        """Attach ``messages`` to the deepest stored turn with these tools that they continue; tokenize what is new.
 
         Raises:
             SessionError: if the chat template cannot append them token by token.
         """
 
-    async def generate(self, prompt: Prompt, sampling: SamplingParams) -> Turn:
-        """Generate the turn after a prompt that this session prepared and store it, whatever was stored since."""
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams,
+        *,
+        on_tokens: OnTokens | None = None,
+        keep_aborted: bool = True,
+    ) -> Turn:
+        """Generate the turn after a prompt that this session prepared and store it, whatever was stored since.
+
+        An aborted turn is stored only where ``keep_aborted`` is set.
+        """
 
     async def resume(self, turn: Turn) -> Turn:
         """Continue an aborted turn where it stopped; the whole of it, stored beside the aborted one.
@@ -102,30 +205,33 @@ class Session(Protocol):
             SessionError: if the turn is not this session's, was not aborted, or has no room left.
         """
 
-    def picked(self, turn: Turn | None = None) -> Conversation:
-        """The conversation up to ``turn``, or to the one that ``[session] pick`` chooses; empty before the first turn.
+    def conversations(self, turn: Turn | None = None) -> tuple[Conversation, ...]:
+        """The conversation up to ``turn``, or those that ``[session] pick`` chooses; none before the first turn.
 
         Raises:
             SessionError: if the choice fails, or is none of the stored turns.
         """
 
-    def sample(
+    def samples(
         self,
         *,
         status: Status,
-        turns: Sequence[TurnRecord],
+        records: Mapping[object, TurnRecord] | None = None,
         reward: Reward | None = None,
-        conversation: Conversation | None = None,
-    ) -> Sample:
-        """A conversation as one training sequence, by default the picked one; ``turns`` are the records of its turns.
+        turn: Turn | None = None,
+    ) -> tuple[Sample, ...]:
+        """The conversations of :meth:`conversations` as training sequences; each generated token is trained once.
+
+        ``records`` replace those that the session makes of its turns, by ``Turn.stored``. Turns whose sampling is not
+        trainable have a loss mask of 0.
 
         Raises:
-            SessionError: as :meth:`picked`.
+            SessionError: as :meth:`conversations`.
         """
 
 
 class SessionFactory(Protocol):
     """Opens sessions."""
 
-    def __call__(self, *, task_id: str, group_id: str, trajectory_id: str) -> Session:
-        """A new, empty session of one trajectory."""
+    def __call__(self, *, task_id: str, group_id: str, trajectory_id: str, agent_id: str = MAIN_AGENT) -> Session:
+        """A new, empty session of one agent of a trajectory."""

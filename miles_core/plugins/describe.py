@@ -25,9 +25,10 @@ class Member:
 
 
 def members_of(kind: Kind) -> list[Member]:
-    """The members of a kind's objects: attributes first, then methods, in the order of its Protocol."""
+    """The members of a kind's objects: attributes, then methods, in the order of its Protocol, then other forms'."""
     names = [*inspect.get_annotations(kind.protocol), *(name for name in vars(kind.protocol) if _is_method(kind, name))]
-    return [_member(kind, name) for name in names]
+    others = [vars(kind.other_protocol)[name] for name in kind.other_members] if kind.other_protocol else []
+    return [*(_member(kind, name) for name in names), *map(_other, others)]
 
 
 def function_of(kind: Kind) -> str | None:
@@ -56,6 +57,13 @@ def _member(kind: Kind, name: str) -> Member:
     prefix = {True: "async def", False: "def", None: "def or async def"}[_awaited(kind, name, function)]
     definition = f"{prefix} {name}{_signature(function)}"
     return Member(name, definition, summary_of(function), name in kind.members)
+
+
+def _other(function: Any) -> Member:
+    """A method that stands in place of the required ones."""
+    return Member(
+        function.__name__, f"def or async def {function.__name__}{_signature(function)}", summary_of(function), False
+    )
 
 
 def _attribute(kind: Kind, name: str) -> str:

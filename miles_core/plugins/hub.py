@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from miles_core.config.schema import PluginTable
+    from miles_core.config.tables import PluginTable
     from miles_core.kinds import PluginContext
     from miles_core.plugins.installed.discovery import PluginDistribution
     from miles_core.plugins.installed.problem import Problem

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 
 @dataclass(eq=False)
@@ -45,6 +46,21 @@ def episode_clock(seconds: float) -> Iterator[None]:
             yield
         finally:
             _running.reset(token)
+
+
+def clock_of_task() -> Callable[[], AbstractContextManager[None]]:
+    """Makes blocks of other tasks, such as a server's, count for the episode of this one, if any."""
+    clock = _running.get()
+
+    @contextmanager
+    def counted() -> Iterator[None]:
+        token = _running.set(clock)
+        try:
+            yield
+        finally:
+            _running.reset(token)
+
+    return counted
 
 
 @contextmanager

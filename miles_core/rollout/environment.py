@@ -9,6 +9,7 @@ import anyio
 
 from miles_core.errors import MilesError, RolloutError
 from miles_core.kinds.environments import Observation, Step
+from miles_core.lib.calls import call
 from miles_core.lib.error_text import error_text, value_text
 from miles_core.lib.numbers import is_finite
 from miles_core.lib.plugin_calls import CallTimeoutError, PluginCalls
@@ -18,34 +19,50 @@ from miles_core.types.frozen import frozen
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from miles_core.kinds.environments import Environment
+    from miles_core.kinds.environments import AgentEnvironment, AgentSession, Environment
+    from miles_core.rollout.agents import AgentPlayer
     from miles_core.types import Task
 
 
 class EnvironmentRunner:
     """One episode's environment; it is made by ``make`` when the episode begins, where it is not given.
 
-    ``blocks`` is false where ``reset`` is a coroutine function: such a class is made on the event loop as well.
+    ``blocks`` is false where ``reset``, or an agent's ``run``, is a coroutine function: such a class is made on the
+    event loop as well. ``player`` runs the environment where it is an agent.
 
     ``name`` is how errors call it unless ``calls``, those into the plugin, say it. What it gets is read-only.
     """
 
     def __init__(
         self,
-        environment: Environment | None,
+        environment: Environment | AgentEnvironment | None,
         name: str,
         timeout: float,
         calls: PluginCalls | None = None,
         *,
-        make: Callable[[], Environment] | None = None,
+        make: Callable[[], Environment | AgentEnvironment] | None = None,
         blocks: bool = True,
+        player: AgentPlayer | None = None,
     ) -> None:
-        self._environment = environment
+        self.player = player
+        self._environment: Any = environment
         self._make = make
         self._blocks = blocks
         self._calls = calls or PluginCalls(name, f"environment {name}")
-        self._title = self._calls.title
+        self.title = self._calls.title
         self._timeout = timeout
+
+    async def run(self, task: Task, session: AgentSession) -> Any:
+        """What an agent's ``run`` returns; it takes the time that the episode has, and raises what it raises."""
+        if self._blocks:
+            return await call(self._run_blocking, frozen(task), session)
+        return await call(self._run_here, frozen(task), session)
+
+    def _run_blocking(self, task: Task, session: AgentSession) -> Any:
+        return self._made().run(task, session)
+
+    async def _run_here(self, task: Task, session: AgentSession) -> Any:
+        return await self._made().run(task, session)
 
     async def reset(self, task: Task, seed: int) -> Message | None:
         """Begin the episode; what it shows first, as a message."""
@@ -54,11 +71,14 @@ class EnvironmentRunner:
         return None if observation is None else await self.message(observation)
 
     def _begin(self, task: Task, seed: int) -> Any:
-        """Make the environment, which may block as well, and reset it."""
+        return self._made().reset(task, seed)
+
+    def _made(self) -> Any:
+        """The environment, made the first time, which may block as well."""
         if self._environment is None:
             assert self._make is not None
             self._environment = self._make()
-        return self._environment.reset(task, seed)
+        return self._environment
 
     async def _begin_here(self, task: Task, seed: int) -> Any:
         return await self._begin(task, seed)
@@ -71,13 +91,13 @@ class EnvironmentRunner:
         """
         step = await self._call("step", frozen(response))
         if not isinstance(step, Step):
-            raise RolloutError(f"{self._title}: step() must return a Step; got {type(step).__name__}")
+            raise RolloutError(f"{self.title}: step() must return a Step; got {type(step).__name__}")
         number = isinstance(step.reward, int | float) and not isinstance(step.reward, bool)
         if not number or not is_finite(step.reward):
-            raise RolloutError(f"{self._title}: a step's reward must be a finite number; got {value_text(step.reward)}")
+            raise RolloutError(f"{self.title}: a step's reward must be a finite number; got {value_text(step.reward)}")
         if step.observation is None and not step.done and not step.truncated:
             raise RolloutError(
-                f"{self._title}: step() returned no observation although the episode goes on",
+                f"{self.title}: step() returned no observation although the episode goes on",
                 remedy="Return an observation, or done=True.",
             )
         return step
@@ -90,17 +110,17 @@ class EnvironmentRunner:
             message = await self._call("format_observation", observation)
             if not isinstance(message, Message):
                 raise RolloutError(
-                    f"{self._title}: format_observation() must return a Message; got {type(message).__name__}"
+                    f"{self.title}: format_observation() must return a Message; got {type(message).__name__}"
                 )
             return message
         if observation.multi_modal_data:
-            raise RolloutError(f"{self._title}: images are not supported by this version; send text")
+            raise RolloutError(f"{self.title}: images are not supported by this version; send text")
         return Message(observation.role, self._text(observation.text))
 
     async def close(self) -> None:
         """Release the environment, also while the episode is being cancelled; a failure here is only logged."""
-        if self._environment is None:
-            return
+        if getattr(self._environment, "close", None) is None:
+            return  # not made, or an agent that has none
         with anyio.CancelScope(shield=True):
             try:
                 await self._calls("close", self._environment.close, limit=self._timeout)
@@ -116,7 +136,7 @@ class EnvironmentRunner:
             return json.dumps(value, ensure_ascii=False)
         except TypeError:
             raise RolloutError(
-                f"{self._title}: an observation must be text or a JSON value; got {type(value).__name__}"
+                f"{self.title}: an observation must be text or a JSON value; got {type(value).__name__}"
             ) from None
 
     async def _call(self, method: str, *arguments: Any) -> Any:
@@ -129,8 +149,8 @@ class EnvironmentRunner:
             raise
         except CallTimeoutError as error:
             raise RolloutError(
-                f"{self._title}: {method}() {error}",
+                f"{self.title}: {method}() {error}",
                 remedy="Raise the environment's `timeout`, or find what hangs.",
             ) from None
         except Exception as error:
-            raise RolloutError(f"{self._title}: {method}() raised {error_text(error)}") from error
+            raise RolloutError(f"{self.title}: {method}() raised {error_text(error)}") from error

@@ -11,7 +11,7 @@ from miles_core.rollout.clock import episode_clock
 from miles_core.rollout.generating import TURNS, Generator
 from miles_core.rollout.handle import Handle
 from miles_core.rollout.own_samples import checked_sample
-from miles_core.types import Status, Trajectory
+from miles_core.types import MAIN_AGENT, Status, Trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,10 @@ _REASONS = {Status.COMPLETED: "done", Status.TRUNCATED: "function", Status.ABORT
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """Runs one trajectory of a task in its environment, through its session."""
+    """Runs one trajectory of a task in its environment, through its session.
+
+    ``open_session`` opens the sessions of agents other than the main one, by name.
+    """
 
     task: Task
     make_environment: Callable[[], EnvironmentRunner]
@@ -36,24 +39,32 @@ class Episode:
     trajectory_id: str
     group_id: str = ""
     generator: Generator = TURNS
+    open_session: Callable[[str], Session] | None = None
 
     async def run(self, seed: int) -> Trajectory:
         """Run to the end; a failure is recorded on the trajectory and never becomes a reward."""
-        seconds = self.budget.episode_timeout
-        late = f"rollout.generate {self.generator.name}: longer than {seconds:g} s (rollout.episode_timeout)"
-        result = EpisodeResult(Status.FAILED, reason="episode_timeout", error=late)
+        seconds, who = self.budget.episode_timeout, f"rollout.generate {self.generator.name}"
+        result = EpisodeResult(Status.FAILED)
         handle: Handle | None = None
         try:
             with episode_clock(seconds):
                 environment = self.make_environment()
+                who = who if environment.player is None else environment.title
+                late = f"{who}: longer than {seconds:g} s (rollout.episode_timeout)"
+                result = EpisodeResult(Status.FAILED, reason="episode_timeout", error=late)
                 handle = self._handle(environment, seed)
                 try:
-                    result = await self.generator.run(handle)
+                    result = await self._play(environment, handle)
                 finally:
                     await environment.close()
         except MilesError as error:
             result = _failed(error)
-        return self._trajectory(result, handle)
+        return self._trajectory(result, handle, who)
+
+    async def _play(self, environment: EnvironmentRunner, handle: Handle) -> EpisodeResult:
+        if environment.player is None:
+            return await self.generator.run(handle)
+        return await environment.player.play(environment, handle)
 
     def _handle(self, environment: EnvironmentRunner, seed: int) -> Handle:
         return Handle(
@@ -65,15 +76,17 @@ class Episode:
             trajectory_id=self.trajectory_id,
             seed=seed,
             evaluation=self.generator.evaluation,
+            open_session=self.open_session,
         )
 
-    def _trajectory(self, result: EpisodeResult, handle: Handle | None) -> Trajectory:
+    def _trajectory(self, result: EpisodeResult, handle: Handle | None, who: str) -> Trajectory:
         messages: tuple[Message, ...] = self.task.messages
         samples: tuple[Sample, ...] = ()
         try:
             messages, samples = self._trained(result, handle)
             if result.status.trainable and not samples:
-                raise RolloutError(f"rollout.generate {self.generator.name} ended without a generated turn")
+                why = f": {handle.refusal}" if handle is not None and handle.refusal else ""
+                raise RolloutError(f"{who} ended without a generated turn{why}")
         except MilesError as error:
             result = _failed(error)
         rewards = handle.rewards if handle is not None else []
@@ -87,6 +100,7 @@ class Episode:
             stop_reason=result.reason or _REASONS.get(result.status, str(result.status)),
             error=result.error,
             info=result.info,
+            agent_rewards=handle.agent_rewards if handle is not None else {},
         )
 
     def _trained(self, result: EpisodeResult, handle: Handle | None) -> tuple[tuple[Message, ...], tuple[Sample, ...]]:
@@ -96,11 +110,14 @@ class Episode:
             return result.messages or self.task.messages, samples
         if handle is None or not handle.turns:
             return result.messages or self.task.messages, ()
-        conversation = self.session.picked(result.turn)
-        records = {id(entry.turn.stored): entry.record for entry in handle.turns}
-        turns = [records[id(stored)] for stored in conversation.turns if id(stored) in records]
-        sample = self.session.sample(status=result.status, turns=turns, conversation=conversation)
-        return result.messages or conversation.messages, (sample,)
+        records = {entry.turn.stored: entry.record for entry in handle.turns}
+        made: list[Sample] = []
+        for name, session in handle.sessions.items():
+            turn = result.turn if name == MAIN_AGENT else None
+            made += session.samples(status=result.status, records=records, turn=turn)
+        conversations = self.session.conversations(result.turn)
+        messages = conversations[-1].messages if conversations else self.task.messages
+        return result.messages or messages, tuple(made)
 
     def _own(self, sample: Sample, status: Status) -> Sample:
         return checked_sample(

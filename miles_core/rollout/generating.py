@@ -41,7 +41,7 @@ class Generator:
             MilesError: what failed the episode, from the function or from what it called.
         """
         try:
-            result = self._checked(await self._call(handle))
+            result = checked_result(await self._call(handle), f"rollout.generate {self.name}")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a plugin raises fails its trajectory only
             result = self._ended(error, handle)
         finally:
@@ -69,32 +69,33 @@ class Generator:
             raise leaves[0]
         raise RolloutError(f"rollout.generate {self.name} raised {error_text(leaves[0])}") from error
 
-    def _checked(self, result: Any) -> EpisodeResult:
-        if isinstance(result, Status):
-            return EpisodeResult(result)
-        if not isinstance(result, EpisodeResult) or not isinstance(result.status, Status):
-            got = (
-                type(result).__name__
-                if not isinstance(result, EpisodeResult)
-                else f"status {value_text(result.status)}"
-            )
-            raise self._error(f"must return a Status or an EpisodeResult; got {got}")
-        if result.reward is not None and (isinstance(result.reward, bool) or not is_finite(result.reward)):
-            raise self._error(f"must give a finite reward, or None; got {value_text(result.reward)}")
-        if not isinstance(result.info, Mapping):
-            raise self._error(f"must give info as a mapping; got {type(result.info).__name__}")
-        if result.turn is not None and not isinstance(result.turn, Turn):
-            raise self._error(f"must give its turn as generate() returned it; got {type(result.turn).__name__}")
-        if result.reason and not result.reason.isidentifier():
-            raise self._error(f"must give its reason as one snake_case word; got {value_text(result.reason)}")
-        for name, kind in (("samples", Sample), ("messages", Message)):
-            values = getattr(result, name)
-            if values is not None and not (isinstance(values, tuple) and all(isinstance(v, kind) for v in values)):
-                raise self._error(f"must give {name} as a tuple of {kind.__name__} objects; got {value_text(values)}")
-        return result
 
-    def _error(self, what: str) -> RolloutError:
-        return RolloutError(f"rollout.generate {self.name} {what}")
+def checked_result(result: Any, who: str) -> EpisodeResult:
+    """What a function returned, a bare status as a result; ``who`` is how errors call the function.
+
+    Raises:
+        RolloutError: if it is something else, or holds what no result holds.
+    """
+    if isinstance(result, Status):
+        return EpisodeResult(result)
+    if not isinstance(result, EpisodeResult) or not isinstance(result.status, Status):
+        got = type(result).__name__ if not isinstance(result, EpisodeResult) else f"status {value_text(result.status)}"
+        raise RolloutError(f"{who} must return a Status or an EpisodeResult; got {got}")
+    if result.reward is not None and (isinstance(result.reward, bool) or not is_finite(result.reward)):
+        raise RolloutError(f"{who} must give a finite reward, or None; got {value_text(result.reward)}")
+    if not isinstance(result.info, Mapping):
+        raise RolloutError(f"{who} must give info as a mapping; got {type(result.info).__name__}")
+    if result.turn is not None and not isinstance(result.turn, Turn):
+        raise RolloutError(f"{who} must give its turn as generate() returned it; got {type(result.turn).__name__}")
+    if result.reason and not result.reason.isidentifier():
+        raise RolloutError(f"{who} must give its reason as one snake_case word; got {value_text(result.reason)}")
+    for name, kind in (("samples", Sample), ("messages", Message)):
+        values = getattr(result, name)
+        if values is not None and not (isinstance(values, tuple) and all(isinstance(v, kind) for v in values)):
+            raise RolloutError(
+                f"{who} must give {name} as a tuple of {kind.__name__} objects; got {value_text(values)}"
+            )
+    return result
 
 
 TURNS = Generator(play_turns, "turns")

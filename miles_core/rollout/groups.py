@@ -12,12 +12,12 @@ from miles_core.rollout.episode import Episode
 from miles_core.rollout.generating import TURNS, Generator
 from miles_core.rollout.seeds import seed_of
 from miles_core.rollout.tasks import Pending
-from miles_core.types import Group, SamplingParams, Status, Trajectory
+from miles_core.types import MAIN_AGENT, Group, SamplingParams, Status, Trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from miles_core.kinds.sessions import SessionFactory
+    from miles_core.kinds.sessions import Session, SessionFactory
     from miles_core.rollout.budget import Budget
     from miles_core.rollout.environment import EnvironmentRunner
     from miles_core.rollout.scoring import Scorer
@@ -100,9 +100,21 @@ class GroupRunner:
             seed = seed_of(settings.seed, epoch, task.id, member, turn)
             return SamplingParams(temperature=settings.temperature, sampling_seed=seed)
 
-        session = self._open_session(task_id=task.id, group_id=work.id, trajectory_id=trajectory_id)
-        environment = self._environment(task)
-        episode = Episode(task, environment, session, self._budget, sampling, trajectory_id, work.id, self._generator)
+        def open_session(agent: str) -> Session:
+            names = {"task_id": task.id, "group_id": work.id, "trajectory_id": trajectory_id}
+            return self._open_session(**names, agent_id=agent)
+
+        episode = Episode(
+            task,
+            self._environment(task),
+            open_session(MAIN_AGENT),
+            self._budget,
+            sampling,
+            trajectory_id,
+            work.id,
+            self._generator,
+            open_session,
+        )
         return await episode.run(seed_of(settings.seed, epoch, task.id))
 
     def _environment(self, task: Task) -> Callable[[], EnvironmentRunner]:

@@ -122,5 +122,6 @@ def _unscored(trajectory: Trajectory) -> Reward:
 
 
 def _with_reward(trajectory: Trajectory, reward: Reward) -> Trajectory:
-    samples = tuple(replace(sample, reward=reward) for sample in trajectory.samples)
+    own = {} if reward.value is None else {name: Reward(value) for name, value in trajectory.agent_rewards.items()}
+    samples = tuple(replace(sample, reward=own.get(sample.agent_id, reward)) for sample in trajectory.samples)
     return replace(trajectory, reward=reward, samples=samples)

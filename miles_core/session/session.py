@@ -1,38 +1,45 @@
-"""A session: prepares prompts, generates turns and turns the conversation into a training sample."""
+"""A session: prepares prompts, generates turns and turns its conversations into training samples."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from miles_core.errors import RoutingError, SessionError
-from miles_core.kinds.sessions import Conversation, Prompt, Turn
+from miles_core.errors import EngineError, RoutingError, SessionError
+from miles_core.kinds.sessions import Conversation, GeneratedTurn, Prompt, Turn
+from miles_core.session.decoding import TurnDecoder
 from miles_core.session.joining import join_generations
-from miles_core.session.matching import exact
-from miles_core.session.picking import ask_pick, last
-from miles_core.session.tito import TokenInTokenOut
+from miles_core.session.matching import tool_arguments
+from miles_core.session.parsing.turn import TurnParser
+from miles_core.session.picking import ask_pick, leaves
+from miles_core.session.samples import SampleMaker
+from miles_core.session.tito import TemplateRenderer
 from miles_core.session.tree import SessionTree, TurnNode
-from miles_core.types import GenerateRequest, RoutingTrace, Sample, VersionSpan
+from miles_core.types import MAIN_AGENT, GenerateRequest
 from miles_core.types.routing import expert_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from miles_core.kinds.engines import EngineClient
-    from miles_core.kinds.sessions import MessageMatch, TurnPick
+    from miles_core.kinds.sessions import MessageMatch, OnTokens, Renderer, Tools, TurnPick
+    from miles_core.session.parsing.reader import TurnReader
     from miles_core.session.tokenizer import ChatTokenizer
-    from miles_core.types import Generation, Message, Reward, RoutingSpec, SamplingParams, Status, TurnRecord
+    from miles_core.types import Generation, Message, Reward, RoutingSpec, Sample, SamplingParams, Status, TurnRecord
 
 
 class TokenSession:
-    """One conversation of one trajectory; see :class:`miles_core.kinds.sessions.Session`.
+    """The conversations of one agent of a trajectory; see :class:`miles_core.kinds.sessions.Session`.
 
-    ``match`` and ``pick`` are what ``[session]`` names.
+    ``match``, ``pick``, ``renderer`` and ``parser`` are what ``[session]`` names: without a renderer prompts are
+    derived from the tokenizer's chat template, which is told the time ``clock``, by default that of opening; without a
+    parser turns are plain text. ``rid`` begins the ids of its requests, which no others may begin with.
     """
 
     def __init__(
@@ -44,22 +51,27 @@ class TokenSession:
         task_id: str,
         group_id: str,
         trajectory_id: str,
-        agent_id: str = "policy",
-        match: MessageMatch = exact,
-        pick: TurnPick = last,
+        agent_id: str = MAIN_AGENT,
+        match: MessageMatch = tool_arguments,
+        pick: TurnPick = leaves,
+        renderer: Renderer | None = None,
+        parser: TurnParser | None = None,
+        clock: datetime | None = None,
+        rid: str | None = None,
     ) -> None:
-        self._tito = TokenInTokenOut(tokenizer)
-        self._stop_token_ids = tokenizer.stop_token_ids
-        self._client = client
-        self._spec = routing
-        self._task_id, self._group_id = task_id, group_id
-        self._trajectory_id, self._agent_id = trajectory_id, agent_id
-        self._calls = count()
-        self._pick = pick
         self.tree = SessionTree(match)
+        self.renderer: Renderer = renderer or TemplateRenderer(tokenizer, clock or datetime.now())
+        self._tokenizer = tokenizer
+        self._client = client
+        self._routing = routing
+        self._maker = SampleMaker(task_id, group_id, trajectory_id, agent_id, routing)
+        self._rid = rid or (trajectory_id if agent_id == MAIN_AGENT else f"{trajectory_id}-{agent_id}")
+        self._decoder = TurnDecoder(tokenizer, parser or TurnParser(), self._rid)
+        self._requests = count()
+        self._pick = pick
 
-    def prepare(self, messages: Sequence[Message]) -> Prompt:
-        """Attach ``messages`` to the deepest stored turn and tokenize only what is new."""
+    def prepare(self, messages: Sequence[Message], tools: Tools = ()) -> Prompt:
+        """Attach ``messages`` to the deepest stored turn with these tools and tokenize only what is new."""
         if not messages:
             raise SessionError("a conversation needs at least one message; got none")
         if any(not isinstance(message.content, str) for message in messages):
@@ -67,14 +79,30 @@ class TokenSession:
                 "this session takes text messages; got a message of parts",
                 remedy="Images are not supported by this version: send text.",
             )
-        node, rest = self.tree.deepest(messages)
-        if node is None:
-            ids = self._tito.initial(messages)
-            return Prompt(tuple(messages), tuple(ids), len(ids))
-        fresh = self._tito.continuation(list(node.messages()), rest, stop=node.stop)
-        return Prompt(tuple(messages), (*node.tokens().tolist(), *fresh), len(fresh), parent=node)
+        node, rest = self.tree.deepest(messages, tools)
+        fresh = None if node is None else self._boundary(node, rest)
+        if node is None or fresh is None:
+            ids = np.asarray(self.renderer.prompt(messages, tools), np.int32)
+            return Prompt(tuple(messages), ids, len(ids), tuple(tools))
+        return Prompt(tuple(messages), np.concatenate([node.tokens(), fresh]), len(fresh), tuple(tools), parent=node)
 
-    async def generate(self, prompt: Prompt, sampling: SamplingParams) -> Turn:
+    def _boundary(self, node: TurnNode, rest: Sequence[Message]) -> NDArray[np.int32] | None:
+        """Ids that continue a stored turn; ``None`` where answers that are not the policy's need another branch."""
+        try:
+            return np.asarray(self.renderer.boundary(_generated(node), rest), np.int32)
+        except SessionError:
+            if all(message.role != "assistant" for message in rest):
+                raise
+            return None
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams,
+        *,
+        on_tokens: OnTokens | None = None,
+        keep_aborted: bool = True,
+    ) -> Turn:
         """Generate the turn after a prompt that this session prepared and store it, whatever was stored since.
 
         Raises:
@@ -87,11 +115,12 @@ class TokenSession:
                 f"a prompt's parent must be a stored turn; got {type(parent).__name__}",
                 remedy="Pass what this session's prepare() returned.",
             )
-        sampling = replace(sampling, stop_token_ids=self._stop_token_ids)
-        generation = await self._generate(prompt.input_ids, sampling, parent.rows if parent else 0)
-        appended = prompt.messages[sum(1 for _ in parent.messages()) if parent else 0 :]
-        context = prompt.input_ids[len(prompt.input_ids) - prompt.appended_tokens :]
-        return self._store(parent, appended, np.asarray(context, dtype=np.int32), sampling, generation)
+        sampling = replace(sampling, stop_token_ids=self._tokenizer.stop_token_ids)
+        generation = await self._generate(prompt.input_ids, sampling, parent.rows if parent else 0, on_tokens)
+        node = self._node(prompt, parent, sampling, generation)
+        if keep_aborted or generation.finish_reason.type != "abort":
+            self.tree.append(node)
+        return Turn(node.response, generation, node)
 
     async def resume(self, turn: Turn) -> Turn:
         """Continue an aborted turn from its last token; see :meth:`miles_core.kinds.sessions.Session.resume`.
@@ -101,7 +130,7 @@ class TokenSession:
             EngineError: if the engine failed.
             RoutingError: if the reply's routing rows do not fit.
         """
-        node, reason = self._node(turn), turn.generation.finish_reason.type
+        node, reason = self._stored(turn), turn.generation.finish_reason.type
         if reason != "abort":
             raise SessionError(f"only an aborted turn can be resumed; this one ended with {reason!r}")
         left = node.sampling.max_new_tokens - len(node.output_ids)
@@ -109,12 +138,50 @@ class TokenSession:
             raise SessionError(
                 f"the aborted turn has all of its {node.sampling.max_new_tokens} tokens: nothing is left to generate"
             )
-        sampling = replace(node.sampling, max_new_tokens=left)
-        rest = await self._generate(tuple(node.tokens().tolist()), sampling, node.rows)
-        whole = join_generations(turn.generation, rest, self._spec)
-        return self._store(node.parent, node.appended, node.context_ids, node.sampling, whole)
+        rest = await self._generate(node.tokens(), replace(node.sampling, max_new_tokens=left), node.rows)
+        whole = join_generations(turn.generation, rest, self._routing)
+        resumed = replace(
+            node,
+            response=self._decoder.message(whole, calls=bool(node.tools)),
+            output_ids=whole.output_ids,
+            logprobs=whole.logprobs,
+            versions=whole.versions,
+            stop=self._decoder.stop(whole),
+            finish_reason=whole.finish_reason,
+            routing=whole.routed_experts,
+        )
+        self.tree.append(resumed)
+        return Turn(resumed.response, whole, resumed)
 
-    def _node(self, turn: Turn) -> TurnNode:
+    def reader(self, prompt: Prompt, stop: Sequence[str] = ()) -> TurnReader:
+        """Reads the turn after a prompt as its tokens come; ``stop`` are texts that end it."""
+        return self._decoder.reader(calls=_calls(prompt), stop=stop)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included."""
+        return self._tokenizer.decode(ids)
+
+    def conversations(self, turn: Turn | None = None) -> tuple[Conversation, ...]:
+        """The conversations that are trained; see :meth:`miles_core.kinds.sessions.Session.conversations`."""
+        return tuple(Conversation(tuple(node.messages()), tuple(node.path())) for node in self._picked(turn))
+
+    def samples(
+        self,
+        *,
+        status: Status,
+        records: Mapping[object, TurnRecord] | None = None,
+        reward: Reward | None = None,
+        turn: Turn | None = None,
+    ) -> tuple[Sample, ...]:
+        """The conversations as training sequences; see :meth:`miles_core.kinds.sessions.Session.samples`."""
+        return self._maker.samples([node.path() for node in self._picked(turn)], status, records or {}, reward)
+
+    def _picked(self, turn: Turn | None) -> list[TurnNode]:
+        if turn is not None:
+            return [self._stored(turn)]
+        return ask_pick(self._pick, self.tree.nodes) if self.tree.nodes else []
+
+    def _stored(self, turn: Turn) -> TurnNode:
         for node in self.tree.nodes:
             if node is turn.stored:
                 return node
@@ -122,103 +189,54 @@ class TokenSession:
             "only a turn of this session can be resumed or picked", remedy="Pass what generate() returned."
         )
 
-    async def _generate(self, input_ids: tuple[int, ...], sampling: SamplingParams, rows: int) -> Generation:
+    async def _generate(
+        self, input_ids: NDArray[np.int32], sampling: SamplingParams, rows: int, on_tokens: OnTokens | None = None
+    ) -> Generation:
         """Generate from ids whose first ``rows`` routing rows are known."""
         request = GenerateRequest(
             input_ids=input_ids,
             sampling=sampling,
             # SGLang aborts by prefix: the full stop keeps call 1 from being a prefix of call 10
-            rid=f"{self._trajectory_id}-{next(self._calls)}.",
-            return_routed_experts=self._spec is not None,
-            routed_experts_start_len=rows if self._spec is not None else 0,
+            rid=f"{self._rid}-{next(self._requests)}.",
+            return_routed_experts=self._routing is not None,
+            routed_experts_start_len=rows if self._routing is not None else 0,
         )
-        generation = await self._client.generate(request)
+        streamed = {} if on_tokens is None else {"on_tokens": on_tokens}
+        generation = await self._client.generate(request, **streamed)
         if not len(generation.output_ids) and generation.finish_reason.type != "abort":
-            raise SessionError(f"the engine finished with {generation.finish_reason.type!r} but generated no token")
-        if self._spec is not None:
-            _check_rows(generation, self._spec, start=rows, tokens=len(input_ids) + len(generation.output_ids))
+            raise EngineError(f"the engine finished with {generation.finish_reason.type!r} but generated no token")
+        if self._routing is not None:
+            _check_rows(generation, self._routing, start=rows, tokens=len(input_ids) + len(generation.output_ids))
         return generation
 
-    def _store(
-        self,
-        parent: TurnNode | None,
-        appended: tuple[Message, ...],
-        context_ids: NDArray[np.int32],
-        sampling: SamplingParams,
-        generation: Generation,
-    ) -> Turn:
-        # By the token, not by the reason: a stop token sampled exactly at the limit is reported as "length".
-        last = int(generation.output_ids[-1]) if len(generation.output_ids) else None
-        stop = last if last in self._stop_token_ids else None
-        node = TurnNode(
+    def _node(
+        self, prompt: Prompt, parent: TurnNode | None, sampling: SamplingParams, generation: Generation
+    ) -> TurnNode:
+        return TurnNode(
             parent=parent,
-            appended=appended,
-            response=self._tito.message(generation.output_ids.tolist(), stop),
-            context_ids=context_ids,
+            tools=prompt.tools,
+            appended=prompt.messages[parent.count if parent else 0 :],
+            response=self._decoder.message(generation, calls=_calls(prompt)),
+            context_ids=prompt.input_ids[len(prompt.input_ids) - prompt.appended_tokens :].copy(),
             output_ids=generation.output_ids,
             logprobs=generation.logprobs,
             versions=generation.versions,
             sampling=sampling,
-            stop=stop,
+            stop=self._decoder.stop(generation),
+            finish_reason=generation.finish_reason,
+            cached_tokens=generation.cached_tokens,
             routing=generation.routed_experts,
         )
-        self.tree.append(node)
-        return Turn(node.response, generation, node)
-
-    def picked(self, turn: Turn | None = None) -> Conversation:
-        """The conversation that is trained; see :meth:`miles_core.kinds.sessions.Session.picked`."""
-        if turn is None and not self.tree.nodes:
-            return Conversation((), ())
-        node = ask_pick(self._pick, self.tree.nodes) if turn is None else self._node(turn)
-        return Conversation(tuple(node.messages()), tuple(node.path()))
-
-    def sample(
-        self,
-        *,
-        status: Status,
-        turns: Sequence[TurnRecord],
-        reward: Reward | None = None,
-        conversation: Conversation | None = None,
-    ) -> Sample:
-        """A conversation as one training sequence; see :meth:`miles_core.kinds.sessions.Session.sample`."""
-        stored = (conversation or self.picked()).turns
-        path = [node for node in stored if isinstance(node, TurnNode)]
-        tokens, mask, logprobs, versions, at = [_INT], [_MASK], [_FLOAT], list[VersionSpan](), 0
-        for node in path:
-            context, output = len(node.context_ids), len(node.output_ids)
-            tokens += [node.context_ids, node.output_ids]
-            mask += [np.zeros(context, np.uint8), np.ones(output, np.uint8)]
-            logprobs += [np.zeros(context, np.float32), node.logprobs]
-            at += context
-            versions += [VersionSpan(span.version, at + span.start, at + span.end) for span in node.versions]
-            at += output
-        return Sample(
-            task_id=self._task_id,
-            group_id=self._group_id,
-            trajectory_id=self._trajectory_id,
-            agent_id=self._agent_id,
-            tokens=np.concatenate(tokens),
-            loss_mask=np.concatenate(mask),
-            logprobs=np.concatenate(logprobs),
-            versions=tuple(versions),
-            turns=tuple(turns),
-            status=status,
-            routing=self._trace(path, at, status),
-            reward=reward,
-        )
-
-    def _trace(self, path: Sequence[TurnNode], tokens: int, status: Status) -> RoutingTrace | None:
-        """The trace of a path; what was aborted in the queue lacks its last rows, and its sample is never trained."""
-        if self._spec is None or not path:
-            return None
-        if not status.trainable and path[-1].rows != tokens - 1:
-            return None
-        return RoutingTrace.joined([node.routing for node in path if node.routing is not None], self._spec)
 
 
-_INT = np.zeros(0, np.int32)
-_MASK = np.zeros(0, np.uint8)
-_FLOAT = np.zeros(0, np.float32)
+def _calls(prompt: Prompt) -> bool:
+    """Whether calls in the answer are calls."""
+    return bool(prompt.tools) and prompt.parse_calls
+
+
+def _generated(node: TurnNode) -> GeneratedTurn:
+    *before, response = node.messages()
+    return GeneratedTurn(tuple(before), response, tuple(node.output_ids.tolist()), node.stop, node.tools)
 
 
 def _check_rows(generation: Generation, spec: RoutingSpec, *, start: int, tokens: int) -> None:

@@ -6,101 +6,90 @@ the assistant's turn is taken from a render, so a template that rewrites history
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from miles_core.errors import SessionError
-from miles_core.session.template.dummies import dummies
+from miles_core.session.template.histories import ENDS
 from miles_core.session.template.turn import Turn
-from miles_core.types import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+    from datetime import datetime
 
+    from miles_core.kinds.sessions import GeneratedTurn, Tools
+    from miles_core.session.template.histories import History
     from miles_core.session.template.ids import IdDeriver
     from miles_core.session.tokenizer import ChatTokenizer
-
-_SHORT = 3
-"""Messages of the conversations that are tried at start-up: those without calls."""
+    from miles_core.types import Message
 
 
-class TokenInTokenOut:
-    """Tokenizes a conversation piece by piece, with the tools that it was opened with."""
+class TemplateRenderer:
+    """The built-in :class:`miles_core.kinds.sessions.Renderer`: writes conversations as the chat template does.
 
-    def __init__(self, tokenizer: ChatTokenizer, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+    ``clock`` is the time that templates are told which ask for it; ``None`` is the machine's at every call.
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer, clock: datetime | None = None) -> None:
         self._tokenizer = tokenizer
-        self._tools = tuple(tools)
+        self.clock = clock
+        self._derivers: dict[bool, IdDeriver] = {}
 
-    def initial(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of a whole prompt, generation prompt included."""
+    def prompt(self, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
+        """Ids of a first prompt, generation prompt included.
+
+        Raises:
+            SessionError: if the template refuses the conversation.
+        """
+        deriver = self._deriver(tools)
 
         def derive() -> Sequence[int]:
-            return self._deriver().prompt([message.to_chat() for message in messages], self._tools)
+            return deriver.prompt([message.to_chat() for message in messages], tools)
 
-        return list(derive()) if self._tools else self._tokenizer.remembered(messages, "prompt", derive)
+        clock = deriver.text.template.clock
+        if clock is None and deriver.text.template.reads_clock:
+            return list(derive())  # another time next time
+        return self._tokenizer.remembered(messages, (json.dumps(list(tools), default=str), clock), derive)
 
-    def message(self, output_ids: Sequence[int], stop: int | None) -> Message:
-        """The assistant message that generated ids spell, without the stop token that ended it."""
-        spoken = output_ids[:-1] if stop is not None and output_ids and output_ids[-1] == stop else output_ids
-        return Message("assistant", self._tokenizer.decode(spoken))
-
-    def continuation(self, history: Sequence[Message], appended: Sequence[Message], *, stop: int | None) -> list[int]:
+    def boundary(self, turn: GeneratedTurn, appended: Sequence[Message]) -> list[int]:
         """Ids between the last generated token and the next turn's first one.
 
-        ``history`` ends in the generated assistant message; ``stop`` is the stop token that ended it, or ``None``
-        where it was cut. A stop that opens another turn than the appended one is kept: stored ids only grow.
+        A stop that opens another turn than the appended one is kept: stored ids only grow.
 
         Raises:
             SessionError: if the template drops, doubles or moves the appended messages.
         """
+        deriver, asked = self._deriver(turn.tools), self._asked(turn, appended)
+        stand_in = _stand_in(deriver, turn, asked)
+        if stand_in is not None:
+            with suppress(SessionError):  # which names roles: those of the conversation itself are told below
+                return list(deriver.boundary(replace(asked, messages=stand_in)).ids)
+        history = tuple(message.to_chat() for message in turn.messages)
+        return list(deriver.boundary(replace(asked, messages=history)).ids)
 
-        def derive() -> Sequence[int]:
-            stop_text = None if stop is None else self._tokenizer.decode([stop])
-            turn = Turn(
-                messages=tuple(message.to_chat() for message in history[:-1]),
-                generated=history[-1].text + (stop_text or ""),
-                stop=stop_text,
-                appended=tuple(message.to_chat() for message in appended),
-                tools=self._tools,
-                calls=history[-1].tool_calls,
-            )
-            return self._deriver().boundary(turn).ids
-
-        if self._tools:
-            return list(derive())
-        return self._tokenizer.remembered((*history, *appended), (len(history), stop), derive)
-
-    def _deriver(self) -> IdDeriver:
-        return self._tokenizer.deriver(tools=bool(self._tools))
-
-
-def check_append_only(tokenizer: ChatTokenizer, roles: Sequence[str]) -> None:
-    """Prove at start-up that the template can append each of ``roles`` after a generated turn.
-
-    Raises:
-        SessionError: naming the role, before a rollout is spent on it.
-    """
-    tito = TokenInTokenOut(tokenizer)
-    questions = [[Message.from_chat(each) for each in dummy] for dummy in dummies() if len(dummy) <= _SHORT]
-    if not tokenizer.stop_token_ids:
-        raise SessionError(
-            "the model directory names no stop token",
-            remedy="Set eos_token_id in generation_config.json or eos_token in tokenizer_config.json.",
+    def _asked(self, turn: GeneratedTurn, appended: Sequence[Message]) -> Turn:
+        """The question without its history; what was generated is read from the ids, the response may be parsed."""
+        stop = None if turn.stop is None else self._tokenizer.decode([turn.stop])
+        spoken = turn.output_ids if turn.stop is None else turn.output_ids[:-1]
+        return Turn(
+            messages=(),
+            generated=self._tokenizer.decode(spoken) + (stop or ""),
+            stop=stop,
+            appended=tuple(message.to_chat() for message in appended),
+            tools=tuple(turn.tools),
+            calls=turn.response.tool_calls,
         )
-    for role in roles:
-        for stop in (*tokenizer.stop_token_ids, None):
-            for history in _accepted(tito, questions):
-                if not tito.continuation(history, [Message(role, "three")], stop=stop):
-                    raise SessionError(f"the chat template appends nothing for a {role!r} message")
+
+    def _deriver(self, tools: Tools) -> IdDeriver:
+        has_tools = bool(tools)
+        if has_tools not in self._derivers:
+            self._derivers[has_tools] = self._tokenizer.deriver(tools=has_tools).at(self.clock)
+        return self._derivers[has_tools]
 
 
-def _accepted(tito: TokenInTokenOut, questions: Sequence[list[Message]]) -> list[list[Message]]:
-    """The conversations that the template takes, answered; the first one whether it does or not."""
-    answered = []
-    for index, question in enumerate(questions):
-        try:
-            tito.initial(question)
-        except SessionError:
-            if index:
-                continue
-        answered.append([*question, Message("assistant", "two")])
-    return answered
+def _stand_in(deriver: IdDeriver, turn: GeneratedTurn, asked: Turn) -> History | None:
+    """A short conversation in place of the whole one, where it was proved to make no difference."""
+    tried = turn.messages and turn.messages[-1].role in ENDS and all(isinstance(m.content, str) for m in turn.messages)
+    return deriver.independence.of(asked).stand_in if tried else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from miles_core.types import (
+    MAIN_AGENT,
     Group,
     Message,
     Reward,
@@ -52,7 +53,7 @@ def make_sample(
         task_id=task_id,
         group_id=group_id,
         trajectory_id=trajectory_id,
-        agent_id="policy",
+        agent_id=MAIN_AGENT,
         tokens=rng.integers(0, vocab_size, length).astype(np.int32),
         loss_mask=mask,
         logprobs=((-0.05 - rng.random(length)) * mask).astype(np.float32),

@@ -34,21 +34,24 @@ class TrainStep:
 def collect(step: TrainStep) -> tuple[list[Sample], StepBatch]:
     """The step's samples in order, and their arrays.
 
+    Each agent's trajectories of a task are a group of their own: its rewards are compared with its own only.
+
     Raises:
         TrainError: if a sample may not be trained or has no reward.
     """
     samples: list[Sample] = []
     groups: list[int] = []
     trajectories: list[int] = []
-    number = 0
-    for group_number, group in enumerate(step.groups):
-        for trajectory in group.trajectories:
+    group_numbers: dict[tuple[int, str], int] = {}
+    trajectory_numbers: dict[tuple[int, int, str], int] = {}
+    for index, group in enumerate(step.groups):
+        for member, trajectory in enumerate(group.trajectories):
             for sample in trajectory.samples:
                 _check(sample)
                 samples.append(sample)
-                groups.append(group_number)
-                trajectories.append(number)
-            number += 1
+                groups.append(group_numbers.setdefault((index, sample.agent_id), len(group_numbers)))
+                key = (index, member, sample.agent_id)
+                trajectories.append(trajectory_numbers.setdefault(key, len(trajectory_numbers)))
     return samples, make_batch(samples, groups, trajectories, step.denominator_tokens)
 
 

@@ -19,7 +19,8 @@ class StepBatch:
 
     * ``tokens`` int32 ``[N]``, ``loss_mask`` bool ``[N]``, ``temperatures`` float32 ``[N]``
     * ``rollout_logprobs``, and once computed ``proximal_logprobs``, ``reference_logprobs``, ``values``: float32 ``[N]``
-    * ``rewards`` float64 ``[S]``; ``group_index``, ``trajectory_index`` int64 ``[S]``
+    * ``rewards`` float64 ``[S]``; ``group_index``, ``trajectory_index`` int64 ``[S]``: samples of one agent on one task
+      have the same group, and those of one agent in one episode the same trajectory
     * ``denominator_tokens``: what token-mean reductions divide by; tokens of groups that a filter dropped
       stay in it, so that a few left-over groups never get a full-size step.
     """

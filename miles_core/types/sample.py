@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from miles_core.types.task import Task
 
 
+MAIN_AGENT = "policy"
+"""``Sample.agent_id`` of an episode's main agent, the only one of most episodes."""
+
+
 class Status(StrEnum):
     """How a trajectory ended. Only completed and truncated ones may enter the loss."""
 
@@ -171,7 +175,11 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """One episode of one agent on one task; ``error`` says why it failed or was aborted."""
+    """One episode on one task; ``error`` says why it failed or was aborted.
+
+    ``samples`` are those of all its agents. ``agent_rewards`` are the rewards of agents other than the main one, by
+    ``Sample.agent_id``; an agent that is not among them has the trajectory's ``reward``.
+    """
 
     id: str
     task: Task
@@ -183,6 +191,7 @@ class Trajectory:
     stop_reason: str = ""
     error: str | None = None
     info: Mapping[str, Any] = field(default_factory=nothing)
+    agent_rewards: Mapping[str, float] = field(default_factory=nothing)
 
     @property
     def response(self) -> str:

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from miles_core.adapters import ADAPTERS, adapted
-from miles_core.config.schema import Adapter
+from miles_core.config.tables import Adapter
 from miles_core.errors import PluginError
 
 

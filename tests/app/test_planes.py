@@ -11,6 +11,7 @@ import pytest
 from miles_core.app.planes import build_runner, load_tokenizer
 from miles_core.app.wiring import wire
 from miles_core.engine.prompt import check_prompt
+from miles_core.errors import SessionError
 from miles_core.rollout.groups import GroupWork
 from miles_core.rollout.tasks import Pending
 from miles_core.types import FinishReason, Generation, Message, Status, Task, VersionSpan
@@ -79,3 +80,29 @@ async def test_a_trajectory_ends_truncated_where_engines_take_no_more_tokens(
     assert trajectory.turns == turns
     if turns == 1:
         assert (trajectory.status, trajectory.stop_reason) == (Status.TRUNCATED, "token_budget")
+
+
+class Renderer:
+    """Writes nothing."""
+
+    def __init__(self, tokenizer: object) -> None: ...
+
+    def prompt(self, messages: object, tools: object) -> list[int]:
+        return [0]
+
+    def boundary(self, turn: object, appended: object) -> list[int]:
+        return []
+
+
+def test_a_renderer_of_somebody_elses_takes_over_where_the_template_cannot_be_proved(
+    quickstart: Callable[..., LoadedConfig], model: Path
+) -> None:
+    file = model / "tokenizer_config.json"
+    config = {**json.loads(file.read_text()), "chat_template": "{{ messages[0].content }}"}
+    file.write_text(json.dumps(config))
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    with pytest.raises(SessionError, match=r"set \[session\] renderer"):
+        load_tokenizer(wire(quickstart(f"model.path={model}"), model))
+    wiring = wire(quickstart(f"model.path={model}", f"session.renderer={__name__}:Renderer"), model)
+    chat = load_tokenizer(wiring)
+    build_runner(wiring, Engine(chat, 99), chat)

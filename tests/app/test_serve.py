@@ -16,7 +16,7 @@ from miles_core.app.processes import child
 from miles_core.app.serve import EngineSetup, serve_engine
 from miles_core.cli.main import main
 from miles_core.config.load import LoadedConfig, dump_config
-from miles_core.config.schema import EngineTable
+from miles_core.config.serving import EngineTable
 from miles_core.engine.embedded.plugin import Embedded
 from miles_core.errors import ConfigError, EngineError, PluginNotFound
 from miles_core.kinds.base import PluginContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from miles_core.config.schema import EngineTable
+from miles_core.config.serving import EngineTable
 
 
 def table(**keys: object) -> EngineTable:

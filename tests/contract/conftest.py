@@ -163,10 +163,11 @@ class Flight:
 
 
 class Stream:
-    """Server-sent events of ``/generate``."""
+    """Server-sent events of ``/generate``, each with all there is so far, although SGLang sends what is new."""
 
     def __init__(self, reply: aiohttp.ClientResponse) -> None:
         self._reply = reply
+        self._so_far: dict[int, Any] = {}
         self.latest: Any = None
 
     def __aiter__(self) -> AsyncIterator[Any]:
@@ -177,9 +178,22 @@ class Stream:
             if line.strip() == b"data: [DONE]":
                 return
             if line.startswith(b"data: "):
-                self.latest = json.loads(line.removeprefix(b"data: "))
+                self.latest = self._whole(json.loads(line.removeprefix(b"data: ")))
                 yield self.latest
         raise AssertionError(f"the stream ended without [DONE], after {self.latest}")
+
+    def _whole(self, event: Any) -> Any:
+        ids, meta = event["output_ids"], event["meta_info"]
+        before = self._so_far.get(event.get("index", 0))
+        if before is not None and len(ids) < meta["completion_tokens"]:
+            event["text"] = before["text"] + event["text"]
+            event["output_ids"] = before["output_ids"] + ids
+            if "output_token_logprobs" in meta:
+                meta["output_token_logprobs"] = (
+                    before["meta_info"]["output_token_logprobs"] + meta["output_token_logprobs"]
+                )
+        self._so_far[event.get("index", 0)] = event
+        return event
 
     async def until(self, tokens: int) -> None:
         """Read on until there are so many tokens."""
@@ -374,7 +388,7 @@ async def served(
     url, path = engines.url(engine, model), str(checkpoints / model)
     timeout = aiohttp.ClientTimeout(total=60)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as http:
-        long = 200 if engine == "sglang" else 250
+        long = 400 if engine == "sglang" else 250
         served = Served(engine, model, url, path, long, http, references(model))
         yield served
         await served.post("/abort_request", {"abort_all": True})

@@ -1,7 +1,8 @@
-"""Streams: server-sent events, each with all there is so far."""
+"""Streams: server-sent events, which add up to the same reply."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -32,6 +33,17 @@ async def test_events_grow_to_the_reply_without_a_stream(served: Any) -> None:
     assert seen[-1]["text"] == whole["text"]
     found = [entry[0] for entry in last["output_token_logprobs"]]
     assert found == pytest.approx(served.reference.logprobs([3, 4, 5], seen[-1]["output_ids"]), abs=1e-4)
+
+
+async def test_sglang_sends_what_is_new_and_the_embedded_engine_all_so_far(served: Any) -> None:
+    body = {"input_ids": [3, 4, 5], "sampling_params": GREEDY, "stream": True}
+    async with served.http.post(f"{served.url}/generate", json=body) as reply:
+        lines = (await reply.text()).splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    whole = (await served.generate([3, 4, 5], GREEDY))["output_ids"]
+    ids = [event["output_ids"] for event in events]
+    assert len(ids) > 1
+    assert whole == (ids[-1] if served.engine == "embedded" else [token for new in ids for token in new])
 
 
 @pytest.mark.parametrize("model", ["moe"], indirect=True)

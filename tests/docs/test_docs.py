@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from miles_core.cli.main import app
 from miles_core.config.load import load_config
-from miles_core.config.schema import Config, PluginTable
+from miles_core.config.schema import Config
+from miles_core.config.tables import PluginTable
 from miles_core.plugins.hub import Hub
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from conftest import Document
 
-METRIC = re.compile(r"(rollout|data|train|replay|weights|eval|perf)/[a-z_@/<>]+")
+METRIC = re.compile(r"(rollout|session|data|train|replay|weights|eval|perf)/[a-z_@/<>]+")
 KINDS = {"engine": "engines", "train": "train_backends", "weights": "weight_transports", "data": "data_sources"}
 
 

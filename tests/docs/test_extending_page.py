@@ -82,7 +82,7 @@ def test_every_key_of_the_page_is_taken_by_a_run_before_it_starts(config: Config
 
 
 def test_the_match_ignores_spaces_and_nothing_else(config: Config) -> None:
-    match = session_functions(config)["match"]
+    match = session_functions(config.session)["match"]
     assert match(Message("user", "a  b"), Message("user", "a b "))
     assert not match(Message("user", "ab"), Message("user", "a b"))
     assert not match(Message("user", "a"), Message("tool", "a"))
@@ -93,7 +93,7 @@ def test_the_pick_is_the_last_call_or_else_the_last_turn(config: Config) -> None
         def __init__(self, text: str) -> None:
             self.response = Message("assistant", text)
 
-    pick = session_functions(config)["pick"]
+    pick = session_functions(config.session)["pick"]
     turns = [Turn("get a"), Turn("get b"), Turn("2")]
     assert pick(turns) is turns[1]
     assert pick(turns[2:]) is turns[2]

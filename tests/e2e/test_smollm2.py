@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from miles_core.session.tito import check_append_only
+from miles_core.session.startup import check_append_only
 from miles_core.session.tokenizer import ChatTokenizer
 
 from .conftest import ROOT

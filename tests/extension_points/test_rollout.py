@@ -7,11 +7,13 @@ from collections import Counter
 import pytest
 
 from miles_core.app.planes import build_filters, build_runner, build_tasks
+from miles_core.app.session_server import session_server
 from miles_core.kinds.filters import BufferedGroup
 from miles_core.rollout.evaluation import Evaluation
 from miles_core.rollout.filtering import Drops
-from miles_core.rollout.groups import GroupSettings
-from miles_core.types import Status
+from miles_core.rollout.groups import GroupSettings, GroupWork
+from miles_core.rollout.tasks import Pending
+from miles_core.types import Message, Status, Task
 
 from .conftest import ScriptedClient
 
@@ -33,6 +35,28 @@ class Echo:
     group = await play(wired(f"environments.0.use={module}:Echo", "rewards=[]"), "get c", "end")
     assert [m.text for m in group.trajectories[0].messages[1:]] == ["go", "get c", "GET C", "end"]
     assert group.rewards == (0.5, 0.5)
+
+
+async def test_an_environment_that_is_an_agent(wired, theirs, chat) -> None:
+    module = theirs(
+        """
+from openai import AsyncOpenAI
+
+class Agent:
+    def __init__(self, config, context): ...
+    async def run(self, task, session):
+        async with AsyncOpenAI(base_url=session.base_url, api_key=session.api_key) as client:
+            messages = [message.to_chat() for message in task.messages]
+            reply = await client.chat.completions.create(model="policy", messages=messages)
+            return float(reply.choices[0].message.content)
+"""
+    )
+    wiring = wired(f"environments.0.use={module}:Agent", "rewards=[]")
+    work = GroupWork("g", 0, Pending(0, Task("c3", (Message("user", "value of c?"),))))
+    async with session_server(wiring) as endpoints:
+        await build_runner(wiring, ScriptedClient(chat, "33"), chat, endpoints=endpoints).run(work)
+    assert work.group is not None
+    assert work.group.rewards == (33.0, 33.0)
 
 
 async def test_a_reward_of_one_trajectory_and_one_of_a_group(wired, theirs, play) -> None:

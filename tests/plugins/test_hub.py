@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from miles_core.api import PluginContext
-from miles_core.config.schema import EngineTable, PluginTable, RewardTable
+from miles_core.config.schema import RewardTable
+from miles_core.config.serving import EngineTable
+from miles_core.config.tables import PluginTable
 from miles_core.errors import ConfigError, DataError, PluginError
 
 SOURCE = '''

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from miles_core.config.schema import PluginTable
+from miles_core.config.tables import PluginTable
 from miles_core.errors import PluginError
 from miles_core.kinds import KINDS
 from miles_core.plugins.hub import Hub

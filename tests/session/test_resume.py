@@ -77,7 +77,7 @@ async def test_a_resumed_turn_is_one_turn_with_a_span_for_each_version(spec, cha
     assert turn.generation.logprobs.tolist() == [-1.0] * 2 + [-2.0] * 4
     assert turn.generation.finish_reason.type == "stop"
     assert turn.generation.cached_tokens == 0
-    sample = session.sample(status=Status.COMPLETED, turns=[])
+    sample = session.samples(status=Status.COMPLETED)[0]
     assert chat.decode(sample.tokens[sample.loss_mask == 1].tolist()) == "get c<|im_end|>"
     start = len(sample.tokens) - 6
     assert sample.versions == (VersionSpan(3, start, start + 2), VersionSpan(4, start + 2, start + 6))
@@ -107,7 +107,7 @@ async def test_a_turn_may_be_aborted_again_and_spans_of_one_version_become_one(c
     assert turn.message.text == "get c"
     assert turn.generation.versions == (VersionSpan(3, 0, 3), VersionSpan(5, 3, 6))
     assert [request.sampling.max_new_tokens for request in engine.requests] == [8, 8, 7, 5]
-    trace = session.sample(status=Status.COMPLETED, turns=[]).routing
+    trace = session.samples(status=Status.COMPLETED)[0].routing
     assert trace.experts[:, 1, 0].tolist() == list(range(trace.rows))
 
 
@@ -119,7 +119,7 @@ async def test_the_conversation_goes_on_after_a_resumed_turn_and_not_after_the_a
     turn = await session.resume(partial)
     engine.pieces = answer
     await session.generate(session.prepare([*ASK, turn.message, Message("tool", "2")]), SAMPLING)
-    sample = session.sample(status=Status.COMPLETED, turns=[])
+    sample = session.samples(status=Status.COMPLETED)[0]
     assert chat.decode(sample.tokens[sample.loss_mask == 1].tolist()) == "get c<|im_end|>2<|im_end|>"
     assert sample.routing.experts[:, 0, 0].tolist() == list(range(len(sample.tokens) - 1))
 

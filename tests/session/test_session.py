@@ -78,7 +78,7 @@ async def play(session: TokenSession, shown: Sequence[str]) -> list[Message]:
 async def test_two_turns_give_one_sample_with_mask_one_on_generated_tokens_only(chat, open_session) -> None:
     session = open_session(ScriptedEngine(chat, "get c", "2"))
     await play(session, ["2"])
-    sample = session.sample(status=Status.COMPLETED, turns=[])
+    sample = session.samples(status=Status.COMPLETED)[0]
     assert chat.decode(sample.tokens.tolist()) == (
         "<|im_start|>user\nvalue of c?<|im_end|>\n<|im_start|>assistant\nget c<|im_end|>"
         "\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n2<|im_end|>"
@@ -109,7 +109,7 @@ async def test_routing_rows_belong_to_the_call_that_sampled_from_them(chat, open
     first, second = engine.requests
     rows_of_first = len(first.input_ids) + 6 - 1
     assert second.routed_experts_start_len == rows_of_first
-    trace = session.sample(status=Status.COMPLETED, turns=[]).routing
+    trace = session.samples(status=Status.COMPLETED)[0].routing
     assert trace is not None
     assert trace.layer_ids == (1, 2)
     assert trace.experts.dtype == np.uint8
@@ -147,7 +147,7 @@ async def test_each_turn_keeps_its_own_rows_and_the_sample_joins_them_once(chat,
     added = [len(nodes[0].tokens()) - 1, *(len(node.context_ids) + len(node.output_ids) for node in nodes[1:])]
     assert [len(node.routing) for node in nodes] == added
     assert [node.rows for node in nodes] == np.cumsum(added).tolist()
-    trace = session.sample(status=Status.COMPLETED, turns=[]).routing
+    trace = session.samples(status=Status.COMPLETED)[0].routing
     np.testing.assert_array_equal(trace.experts, np.concatenate([node.routing for node in nodes]))
     with pytest.raises(ValueError, match="read-only"):
         trace.experts[0] = 0
@@ -157,7 +157,7 @@ async def test_an_aborted_turn_makes_a_sample_that_cannot_be_trained(chat, open_
     session = open_session(ScriptedEngine(chat, "ge", finish="abort"))
     turn = await session.generate(session.prepare([Message("user", "value of c?")]), SAMPLING)
     assert turn.generation.finish_reason.type == "abort"
-    sample = session.sample(status=Status.ABORTED, turns=[])
+    sample = session.samples(status=Status.ABORTED)[0]
     assert not sample.status.trainable
     assert sample.routing.rows == len(sample.tokens) - 1
 
@@ -170,7 +170,7 @@ async def test_a_retried_turn_becomes_a_sibling_and_poisons_nothing(chat, open_s
     assert retry.message.text == "get d"
     conversation = [*ask, retry.message, Message("tool", "3")]
     await session.generate(session.prepare(conversation), SAMPLING)
-    sample = session.sample(status=Status.COMPLETED, turns=[])
+    sample = session.samples(status=Status.COMPLETED)[0]
     assert "get d" in chat.decode(sample.tokens.tolist())
     assert "get c" not in chat.decode(sample.tokens.tolist())
 
@@ -186,7 +186,7 @@ async def test_a_turn_belongs_to_the_parent_that_its_prompt_was_prepared_for(cha
     await session.generate(session.prepare(ask), SAMPLING)
     engine.finish = "stop"
     await session.generate(prompt, SAMPLING)
-    sample = session.sample(status=Status.COMPLETED, turns=[])
+    sample = session.samples(status=Status.COMPLETED)[0]
     assert sample.tokens[: len(prompt.input_ids)].tolist() == list(prompt.input_ids)
     assert [span.version for span in sample.versions] == [0, 2]
 
@@ -231,7 +231,7 @@ async def test_a_stop_token_at_the_length_limit_is_not_written_twice(chat, open_
 
     engine.generate = generate
     await play(session, ["2"])
-    text = chat.decode(session.sample(status=Status.COMPLETED, turns=[]).tokens.tolist())
+    text = chat.decode(session.samples(status=Status.COMPLETED)[0].tokens.tolist())
     assert "get c<|im_end|>\n<|im_start|>tool" in text
 
 
@@ -239,3 +239,21 @@ async def test_images_are_refused_not_dropped(chat, open_session) -> None:
     session = open_session(ScriptedEngine(chat, "x"))
     with pytest.raises(SessionError, match="text messages"):
         session.prepare([Message("user", (ImagePart("a.png"),))])
+
+
+async def test_answers_that_are_not_the_policys_begin_another_conversation_where_they_cannot_be_appended(
+    chat, open_session
+) -> None:
+    session = open_session(ScriptedEngine(chat, "get c", "2"))
+    messages = await play(session, ["2"])
+    edited = [*messages[:3], Message("assistant", "3"), Message("user", "sure?")]
+    prompt = session.prepare(edited)
+    text = chat.decode(prompt.input_ids.tolist())
+    assert text.endswith("assistant\n3<|im_end|>\n<|im_start|>user\nsure?<|im_end|>\n<|im_start|>assistant\n")
+    assert text.count("get c") == 1
+
+
+def test_a_prompt_holds_its_tokens_as_one_array(chat, open_session) -> None:
+    prompt = open_session(ScriptedEngine(chat)).prepare([Message("user", "value of c?")])
+    assert prompt.input_ids.dtype == np.int32
+    assert prompt.appended_tokens == len(prompt.input_ids)

@@ -9,24 +9,13 @@ from miles_core.session.template.boundary import Deriver
 from miles_core.session.template.render import ChatTemplate
 from miles_core.session.template.turn import Boundary, Turn
 
+from .chat_templates import CALLS, PLAIN
+
 ASK = ({"role": "user", "content": "Hi"},)
 NEXT = ({"role": "user", "content": "Next?"},)
 RESULT = {"role": "tool", "content": "18", "tool_call_id": "call00001", "name": "weather"}
 TWO_RESULTS = (RESULT, {"role": "tool", "content": "rain", "tool_call_id": "call00002", "name": "sky"})
 
-PLAIN = (
-    "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
-)
-CALLS = (
-    "{% for m in messages %}{% if m.tool_calls %}<|start|>assistant\n{% for c in m.tool_calls %}"
-    '<call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</call>'
-    "{% endfor %}<|end|>\n{% elif m.role == 'tool' %}"
-    "{% if loop.previtem.role != 'tool' %}<|start|>user\n{% endif %}<result>{{ m.content }}</result>"
-    "{% if loop.last or loop.nextitem.role != 'tool' %}<|end|>\n{% endif %}"
-    "{% else %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
-)
 NO_CLOSE = (
     "{% for m in messages %}{% if m.role == 'tool' %}<|observation|>\n{{ m.content }}"
     "{% elif m.tool_calls %}<|assistant|>{% for c in m.tool_calls %}<call>{{ c.function.name }}"

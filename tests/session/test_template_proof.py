@@ -29,7 +29,7 @@ def test_a_role_that_is_dropped_is_named_with_the_reason() -> None:
     assert proof.of("user").allowed
     assert not proof.of("tool").allowed
     assert "drops a 'tool' message" in (proof.of("tool").reason or "")
-    assert "append tool         no: the chat template drops" in describe("it", proof, ["<|end|>"], None)
+    assert "append tool         no: the chat template drops" in describe("it", proof)
 
 
 def test_what_depends_on_the_history_is_said() -> None:
@@ -54,8 +54,8 @@ def test_a_template_that_appends_nothing_does_not_hold() -> None:
     first_only = "{{ messages[0].content }}"
     proof = proof_of(first_only)
     assert not proof.holds
-    assert as_dict(proof, [], None)["allowed"] is False
-    assert "cannot be continued" in describe("it", proof, [], None)
+    assert as_dict(proof)["allowed"] is False
+    assert "cannot be continued" in describe("it", proof)
 
 
 def test_a_template_that_starts_with_a_system_message_is_proved_with_one() -> None:

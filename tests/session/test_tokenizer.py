@@ -8,7 +8,7 @@ import pytest
 
 from miles_core.errors import SessionError
 from miles_core.session.template.ids import IdDeriver
-from miles_core.session.tito import TokenInTokenOut
+from miles_core.session.tito import TemplateRenderer
 from miles_core.session.tokenizer import ChatTokenizer
 from miles_core.types import ImagePart, Message, TextPart
 
@@ -55,18 +55,12 @@ def derived(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_groups_members_derive_their_prompt_and_the_same_continuation_once(
-    fresh: ChatTokenizer, derived: list[str]
-) -> None:
-    question, answer = Message("user", "value of c?"), Message("assistant", "get c")
-    made = []
-    for _ in range(16):
-        tito = TokenInTokenOut(fresh)
-        made.append(tito.initial([question]))
-        tito.continuation([question, answer], [Message("tool", "7")], stop=fresh.stop_token_ids[0])
-    assert derived == ["prompt", "boundary"]
+def test_a_groups_members_derive_their_prompt_once(fresh: ChatTokenizer, derived: list[str]) -> None:
+    question = Message("user", "value of c?")
+    made = [TemplateRenderer(fresh).prompt([question]) for _ in range(16)]
+    assert derived == ["prompt"]
     made[0].append(7)
-    assert made[1] == made[2] == TokenInTokenOut(fresh).initial([question])
+    assert made[1] == made[2] == TemplateRenderer(fresh).prompt([question])
 
 
 def test_conversations_that_differ_anywhere_are_told_apart(fresh: ChatTokenizer) -> None:
@@ -98,9 +92,9 @@ def test_a_message_of_more_than_text_is_derived_every_time(message: Message, fre
 
 
 def test_tools_are_part_of_a_prompt(fresh: ChatTokenizer, derived: list[str]) -> None:
-    for _ in range(2):
-        TokenInTokenOut(fresh, [{"name": "get"}]).initial([Message("user", "a")])
-    assert derived == ["prompt", "prompt"]
+    for tools in ([], [{"name": "get"}], [{"name": "put"}], [{"name": "get"}]):
+        TemplateRenderer(fresh).prompt([Message("user", "a")], tools)
+    assert derived == ["prompt"] * 3
 
 
 def test_a_text_is_encoded_once_and_one_that_cannot_be_fails_every_time(

@@ -86,7 +86,7 @@ async def test_a_session_records_what_the_engine_said(
     asked = (*QUESTION, first.message, Message("user", "so?"))
     second = await token_session.generate(token_session.prepare(asked), SAMPLING)
     assert [turn.message.text for turn in (first, second)] == ["let me see", "5"]
-    sample = token_session.sample(status=Status.COMPLETED, turns=())
+    sample = token_session.samples(status=Status.COMPLETED)[0]
     assert sample.trained_tokens == len("let me see") + len("5") + 2  # two stop tokens
     assert sample.logprobs[sample.loss_mask == 1][:2].tolist() == pytest.approx([-1.0, -1.001])
     assert (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from miles_core.adapters.slime.versions import token_versions
 from miles_core.errors import RolloutError
-from miles_core.types import Sample, Status, TurnRecord
+from miles_core.types import MAIN_AGENT, Sample, Status, TurnRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ def trainable_sample(sample: Any, status: Status, episode: EpisodeHandle) -> Sam
         task_id=episode.task.id,
         group_id="",  # the host knows it
         trajectory_id=episode.id,
-        agent_id="policy",
+        agent_id=MAIN_AGENT,
         tokens=np.array(tokens, np.int32),
         loss_mask=np.array([0] * prompt + mask, np.uint8),
         logprobs=np.array(zeros + logprobs, np.float32),

@@ -141,6 +141,8 @@ def _stop(key: str, value: Any) -> tuple[str, ...]:
         raise EngineRequestError(f"{key} must be a non-empty string or a list of them; got {value!r}")
     if len(strings) > MAX_STOPS:
         raise EngineRequestError(f"{key} must be at most {MAX_STOPS} strings; got {len(strings)}")
+    if any("\ud800" <= letter <= "\udfff" for text in strings for letter in text):
+        raise EngineRequestError(f"{key} must be text without lone surrogates; got {value!r}")
     return tuple(strings)
 
 

@@ -53,6 +53,7 @@ def server_arguments(
     switches = {
         "disable-radix-cache": not options.radix_cache,
         "enable-deterministic-inference": options.deterministic,
+        "incremental-streaming-output": options.incremental_streaming_output,
         "enable-return-routed-experts": replay and is_mixture_of_experts(hf_config),
         "enable-memory-saver": colocated and options.device != "cpu",
     }

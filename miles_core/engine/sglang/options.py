@@ -60,6 +60,9 @@ class Options(BaseModel):
     speculative_num_steps: int | None = Field(None, ge=1, description="steps of the draft model per pass")
     speculative_eagle_topk: int | None = Field(None, ge=1, description="branches of each draft step")
     speculative_num_draft_tokens: int | None = Field(None, ge=1, description="draft tokens verified per pass")
+    incremental_streaming_output: bool = Field(
+        True, description="events of streams hold what is new; false: all so far, quadratic bytes"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="of the server's log")
     args: dict[str, Any] = Field({}, description="any other option of SGLang, by the name on its command line")
 

@@ -71,7 +71,7 @@ def label_of(function: Any) -> str:
     """How errors call a function: ``module:name``."""
     inner = function.func if isinstance(function, partial) else function
     named = inner if hasattr(inner, "__qualname__") else type(inner)
-    return f"{named.__module__}:{named.__qualname__}"
+    return f"{getattr(named, '__module__', 'builtins')}:{named.__qualname__}"
 
 
 def _kind_of(value: object) -> str:

@@ -50,14 +50,13 @@ def check_function_shape(ref: PluginRef, function: Callable[..., Any]) -> None:
     )
 
 
-def check_methods(ref: PluginRef, owner: object) -> None:
-    """Refuse a class, or an object, with a method that cannot be called as its kind's Protocol says.
+def check_methods(ref: PluginRef, owner: object, protocol: type) -> None:
+    """Refuse a class, or an object, with a method that cannot be called as the Protocol of its form says.
 
     Raises:
         PluginError: showing both signatures.
     """
-    kind = KINDS[ref.kind]
-    for name, positional, keywords in _protocol_methods(kind.protocol):
+    for name, positional, keywords in _protocol_methods(protocol):
         method, skipped = _method(owner, name)
         if method is None:
             continue

@@ -27,12 +27,14 @@ def check_class(ref: PluginRef, cls: type) -> None:
     # Not hasattr: every class has a `__call__`, its metaclass's, and a subclass of the Protocol its empty methods.
     has: set[str] = set()
     for base in cls.__mro__:
-        if base is not kind.protocol:
+        if base not in (kind.protocol, kind.other_protocol):
             has.update(vars(base), vars(base).get("__annotations__", ()))
-    missing = [member for member in kind.members if member not in has]
+    protocol, members = kind.form(has)
+    missing = [member for member in members if member not in has]
     if missing:
+        other = f", or {' and '.join(kind.other_members)}" if kind.other_members else ""
         raise PluginError(
-            f"{ref} lacks {', '.join(missing)}; a {kind.singular} has the members {', '.join(kind.members)}",
+            f"{ref} lacks {', '.join(missing)}; a {kind.singular} has the members {', '.join(members)}{other}",
             remedy=f"Add {', '.join(missing)} to the class {cls.__qualname__}, or name it in the table of its kind.",
         )
     if inspect.isabstract(cls):
@@ -48,7 +50,7 @@ def check_class(ref: PluginRef, cls: type) -> None:
     for member in kind.awaited:
         if callable(method := getattr(cls, member, None)):
             _check_awaited(ref, member, method)
-    check_methods(ref, cls)
+    check_methods(ref, cls, protocol)
 
 
 def check_function(ref: PluginRef, function: Callable[..., Any]) -> None:
@@ -74,13 +76,15 @@ def check_object(ref: PluginRef, made: object) -> None:
             cannot be called as the host calls it.
     """
     kind = KINDS[ref.kind]
-    if missing := [member for member in kind.members if not hasattr(made, member)]:
+    names = {member for member in (*kind.members, *kind.other_members) if hasattr(made, member)}
+    protocol, members = kind.form(names)
+    if missing := [member for member in members if member not in names]:
         raise PluginError(f"{ref} made an object without {', '.join(missing)}", remedy=f"Set {missing[0]} in it.")
     for member in kind.choices:
         _check_choice(ref, member, getattr(made, member))
     for member in kind.awaited:
         _check_awaited(ref, member, getattr(made, member))
-    check_methods(ref, made)
+    check_methods(ref, made, protocol)
 
 
 def _check_choice(ref: PluginRef, member: str, value: object) -> None:

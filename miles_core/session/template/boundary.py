@@ -49,7 +49,7 @@ class Deriver:
         words = Words(self.template.source, turn.messages, turn.appended, turn.tools, turn.calls)
         viewer = Viewer(self.template, self.forms, self.forms.of_tools(turn.tools), words)
         try:
-            return _after(viewer, turn, turn.messages)
+            return derive(viewer, turn, turn.messages)
         except HistoryRefused as refused:
             return _without_history(viewer, turn, refused.reason)
 
@@ -59,7 +59,7 @@ def _without_history(viewer: Viewer, turn: Turn, reason: SessionError) -> Bounda
     found: list[Boundary] = []
     for history in dummies():
         try:
-            found.append(_after(viewer, turn, history))
+            found.append(derive(viewer, turn, history))
         except (HistoryRefused, SessionError):
             continue
     if not found or len({(each.suffix, each.drop_stop) for each in found}) > 1:
@@ -67,7 +67,13 @@ def _without_history(viewer: Viewer, turn: Turn, reason: SessionError) -> Bounda
     return Boundary(found[0].suffix, found[0].drop_stop, f"{found[0].how}, without the history")
 
 
-def _after(viewer: Viewer, turn: Turn, history: Sequence[Chat]) -> Boundary:
+def derive(viewer: Viewer, turn: Turn, history: Sequence[Chat]) -> Boundary:
+    """The boundary of a turn after ``history``, found in renders of ``viewer``.
+
+    Raises:
+        HistoryRefused: if the template fails on the history.
+        SessionError: if it cannot append the messages.
+    """
     known = turn.answers_calls or turn.calls
     called = viewer.called(history, turn, turn.appended) if known else None
     if called is None or (not turn.answers_calls and (turn.stop or "") not in called.head):

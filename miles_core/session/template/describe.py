@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from miles_core.session.template.proof import Append, Proof
 
 
-def as_dict(proof: Proof, stops: Sequence[str], tokens: str | None) -> dict[str, Any]:
-    """The proof as plain values; ``tokens`` is the first difference of ids, if any."""
+def as_dict(proof: Proof) -> dict[str, Any]:
+    """The proof as plain values."""
     forms = proof.forms
     return {
         "allowed": proof.holds,
-        "stops": list(stops),
+        "stops": list(proof.stops),
         "generation_prompt": proof.generation_prompt,
         "close": proof.close,
         "forms": {
@@ -37,11 +35,11 @@ def as_dict(proof: Proof, stops: Sequence[str], tokens: str | None) -> dict[str,
             }
             for each in proof.appends
         ],
-        "token_difference": tokens,
+        "token_difference": proof.token_difference,
     }
 
 
-def describe(name: str, proof: Proof, stops: Sequence[str], tokens: str | None) -> str:
+def describe(name: str, proof: Proof) -> str:
     """The proof for people."""
     forms = proof.forms
     calls = f"shown, arguments as {forms.arguments}, tools {forms.tools}" if forms.calls else "not shown"
@@ -49,14 +47,14 @@ def describe(name: str, proof: Proof, stops: Sequence[str], tokens: str | None) 
         f"{name}: {'can' if proof.holds else 'cannot'} be continued token by token",
         f"  generation prompt   {proof.generation_prompt!r}",
         f"  close, next header  {proof.close!r}",
-        f"  stop tokens         {', '.join(map(repr, stops)) or 'not known: name a model directory'}",
+        f"  stop tokens         {', '.join(map(repr, proof.stops)) or 'not known: name a model directory'}",
         f"  calls               {calls}",
     ]
     if forms.parts:
         lines.append(f"  contents as parts   {', '.join(sorted(forms.parts))}")
     lines += [f"  append {each.roles:12} {_verdict(each)}" for each in proof.appends]
-    if tokens is not None:
-        lines.append(f"  tokens              {tokens}")
+    if proof.token_difference is not None:
+        lines.append(f"  tokens              {proof.token_difference}")
     rewritten = next((each.rewrites for each in proof.appends if each.rewrites), None)
     if rewritten is not None:
         lines.append(f"  a fresh render rewrites what was generated, which is kept: {rewritten}")

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from miles_core.errors import SessionError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
 
 CALL_ID = "call0000{}"
 """Nine letters and digits: the strictest form of an identifier that templates ask for."""
+
+NOTHING: tuple[Any, ...] = (None, [], ())
+"""Values of fields that clients send where they have nothing to say: templates ask whether a field is there."""
 
 Tools = list[dict[str, Any]] | None
 
@@ -23,7 +28,8 @@ class Forms:
 
     ``parts``: roles whose content must be a list of parts; ``arguments``: ``mapping`` or ``string``; ``tools``:
     ``whole`` (``{type, function}``) or ``function`` (its inside); ``no_tools``: ``none`` or an ``empty`` list;
-    ``calls``: whether calls are shown; ``no_text``: what stands beside calls, ``none``, ``empty`` or ``any`` of them.
+    ``calls``: whether calls are shown; ``no_text``: what stands beside calls, ``none``, ``empty`` or ``any`` of them;
+    ``raw``: whether arguments that are no JSON object are shown as they are.
     """
 
     parts: frozenset[str] = frozenset()
@@ -32,21 +38,21 @@ class Forms:
     no_tools: str = "none"
     calls: bool = True
     no_text: str = "any"
+    raw: bool = True
 
     def messages(self, messages: Sequence[Chat]) -> list[Chat]:
         """A conversation in these forms."""
         return [self._message(message) for message in messages]
 
     def _message(self, message: Chat) -> Chat:
-        changed = {**message, "content": self._content(message.get("role"), message.get("content"))}
+        changed = {key: value for key, value in message.items() if value not in NOTHING}
+        changed["content"] = self._content(message.get("role"), message.get("content"))
         if "content" not in message and not message.get("tool_calls"):
             changed["content"] = ""
         if message.get("tool_calls"):
             if not message.get("content") and self.no_text != "any":
                 changed["content"] = None if self.no_text == "none" else ""
             changed["tool_calls"] = [self._call(call) for call in message["tool_calls"]]
-        else:
-            changed.pop("tool_calls", None)  # clients send null, and templates ask whether the key is there
         return changed
 
     def _content(self, role: object, content: Any) -> Any:
@@ -64,8 +70,22 @@ class Forms:
         if self.arguments == "string" and not isinstance(arguments, str):
             arguments = json.dumps(arguments, ensure_ascii=False)
         elif self.arguments == "mapping" and isinstance(arguments, str):
-            arguments = _parsed(arguments)
+            arguments = self._parsed(arguments)
         return {**call, "function": {**function, "arguments": arguments}}
+
+    def _parsed(self, arguments: str) -> Any:
+        try:
+            value = json.loads(arguments)
+            if not isinstance(value, dict):
+                raise TypeError(f"got {type(value).__name__}")
+        except (ValueError, TypeError) as error:
+            if self.raw:
+                return arguments  # what the model wrote is no object: shown as it is
+            raise SessionError(
+                f"the arguments of a call must be a JSON object; got {arguments[:60]!r} ({error})",
+                remedy="This chat template shows no other arguments: correct them, or leave out the call.",
+            ) from error
+        return value
 
     def of_tools(self, tools: Sequence[Mapping[str, Any]] | None) -> Tools:
         """Tools in these forms."""
@@ -78,14 +98,6 @@ class Forms:
 
 def _is_text(part: Any) -> bool:
     return isinstance(part, dict) and isinstance(part.get("text"), str)
-
-
-def _parsed(arguments: str) -> Any:
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        return arguments  # what the model wrote is no JSON: shown as it is
-    return value if isinstance(value, dict) else arguments
 
 
 def call(identifier: str, name: str, argument: str) -> dict[str, Any]:

@@ -28,6 +28,16 @@ def common_start(*texts: str) -> list[str]:
     return common
 
 
+def common_end(*texts: str) -> list[str]:
+    """The pieces with which all texts end."""
+    common: list[str] = []
+    for column in zip(*(reversed(pieces(text)) for text in texts), strict=False):
+        if any(piece != column[0] for piece in column):
+            break
+        common.append(column[0])
+    return common[::-1]
+
+
 def same_start(left: str, right: str) -> str:
     """The characters with which both texts start."""
     shorter = min(len(left), len(right))

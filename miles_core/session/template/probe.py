@@ -30,7 +30,8 @@ def probe(template: ChatTemplate) -> Forms:
     forms = replace(forms, arguments=arguments or "mapping", tools=tools, calls=bool(arguments))
     if _needs_parts(template, forms, "tool", words, seen):
         forms = replace(forms, parts=forms.parts | {"tool"})
-    return replace(forms, no_text=_no_text(template, forms, words))
+    forms = replace(forms, no_text=_no_text(template, forms, words))
+    return replace(forms, raw=_raw(template, forms, words))
 
 
 def _shown(template: ChatTemplate, forms: Forms, messages: list[Chat], tools: Tools = None) -> str:
@@ -85,6 +86,17 @@ def _with_call(content: str | None, argument: str) -> Iterator[list[Chat]]:
     turn = {"role": "assistant", "content": content, "tool_calls": [call(CALL_ID.format(0), "one", argument)]}
     result = {"role": "tool", "content": "two", "name": "one", "tool_call_id": CALL_ID.format(0)}
     yield from ([ask, turn, result], [ask, turn, ask], [ask, turn])
+
+
+def _raw(template: ChatTemplate, forms: Forms, words: Words) -> bool:
+    """Whether arguments that are no JSON are shown letter by letter."""
+    text = f'{words.mark(0)} "{words.mark(1)}'
+    for chat in _with_call(None, ""):
+        (made,) = chat[1]["tool_calls"]
+        made["function"]["arguments"] = text
+        if text in _shown(template, forms, chat, [tool("one")]):
+            return True
+    return False
 
 
 def _no_text(template: ChatTemplate, forms: Forms, words: Words) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from miles_core.errors import SessionError
 from miles_core.session.template.dummies import dummies
 from miles_core.session.template.forms import CALL_ID, tool
 from miles_core.session.template.ids import IdDeriver
+from miles_core.session.template.independence import Independence
 from miles_core.session.template.pieces import common_start
 from miles_core.session.template.turn import Turn
 
@@ -59,12 +60,18 @@ class Append:
 
 @dataclass(frozen=True)
 class Proof:
-    """What was found out about a template."""
+    """What was found out about a template with these stop tokens.
+
+    ``token_difference`` says where pieces of ids differ from those of the whole text; ``None`` where they do not, or
+    where no tokenizer is given.
+    """
 
     forms: Forms
+    stops: tuple[str, ...]
     generation_prompt: str
     close: str
     appends: tuple[Append, ...]
+    token_difference: str | None = None
 
     def of(self, roles: str) -> Append:
         """What was found for these roles."""
@@ -76,8 +83,15 @@ class Proof:
         return any(each.allowed for each in self.appends)
 
 
-def prove(deriver: Deriver, stops: Sequence[str] = ()) -> Proof:
+def prove(
+    deriver: Deriver,
+    stops: Sequence[str] = (),
+    encoder: TextEncoder | None = None,
+    independence: Independence | None = None,
+) -> Proof:
     """Derive every append after varied histories, for a cut turn and for each of ``stops``.
+
+    What is found out of histories is remembered in ``independence``.
 
     Raises:
         SessionError: if the template takes no conversation at all.
@@ -85,10 +99,15 @@ def prove(deriver: Deriver, stops: Sequence[str] = ()) -> Proof:
     question = _question(deriver)
     prompt = deriver.prompt(question)
     bare = deriver.template.render(deriver.forms.messages(question), deriver.forms.of_tools(None), prompt=False)
-    appends = tuple(_append(deriver, roles, messages, stops) for roles, messages in APPENDS.items())
+    independence = independence or Independence(deriver)
+    appends = tuple(
+        prove_append(deriver, independence, messages, stops, tools="tool" in roles)
+        for roles, messages in APPENDS.items()
+    )
     user = next((each.suffix for each in appends if each.roles == "user"), None) or ""
     header = prompt[len("".join(common_start(prompt, bare))) :]
-    return Proof(deriver.forms, header, user.partition("next")[0], appends)
+    tokens = token_difference(deriver, encoder, stops[0]) if encoder is not None and stops and user else None
+    return Proof(deriver.forms, tuple(stops), header, user.partition("next")[0], appends, tokens)
 
 
 def _question(deriver: Deriver) -> tuple[Chat, ...]:
@@ -104,24 +123,29 @@ def _question(deriver: Deriver) -> tuple[Chat, ...]:
     raise refused or SessionError("the template takes no conversation")
 
 
-def _append(deriver: Deriver, roles: str, messages: tuple[Chat, ...], stops: Sequence[str]) -> Append:
+def prove_append(
+    deriver: Deriver, independence: Independence, messages: tuple[Chat, ...], stops: Sequence[str], *, tools: bool
+) -> Append:
+    """Derive what follows varied histories, for a cut turn and for each of ``stops``; with ``tools`` or without."""
+    roles = " ".join(str(message["role"]) for message in messages)
+    declared = (tool("call"),) if tools else ()
     suffixes: list[str] = []
     reason: SessionError | None = None
-    tools = (tool("call"),) if "tool" in roles else ()
+    turns = [Turn((), _ANSWER + (stop or ""), stop, messages, declared) for stop in (None, *stops)]
     for history in dummies():
         try:
-            deriver.prompt(history)
+            deriver.prompt(history, declared)
         except SessionError:
             continue  # the template takes no such conversation, with or without an append
         try:
-            suffixes.append(deriver.boundary(Turn(history, _ANSWER, None, messages, tools)).suffix)
-            for stop in stops:
-                deriver.boundary(Turn(history, _ANSWER + stop, stop, messages, tools))
+            cut, *_ = [deriver.boundary(replace(turn, messages=history)).suffix for turn in turns]
+            suffixes.append(cut)
         except SessionError as error:
             reason = reason or error
     if not suffixes or reason is not None:
         return Append(roles, reason=reason.message if reason else "the template takes no conversation to append to")
-    return Append(roles, suffixes[0], len(set(suffixes)) == 1, None, _rewrites(deriver, messages, suffixes[0]))
+    same = all(independence.of(turn).stand_in is not None for turn in turns)
+    return Append(roles, suffixes[0], same, None, _rewrites(deriver, messages, suffixes[0]))
 
 
 def token_difference(deriver: Deriver, encoder: TextEncoder, stop: str) -> str | None:

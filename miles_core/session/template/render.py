@@ -11,10 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
+    from jinja2 import nodes
+
 Chat = dict[str, Any]
 """One message as a template sees it: ``role``, ``content``, and what else the role has."""
 
 CLOCK_ARGUMENT = "now"
+_CLOCK = "strftime_now"
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class ChatTemplate:
 
         variables = dict(self.variables)
         if (clock := self.clock) is not None:
-            variables["strftime_now"] = clock.strftime
+            variables[_CLOCK] = clock.strftime
         plain = theirs._plain_template_data([dict(message) for message in messages])
         try:
             return str(
@@ -64,11 +67,26 @@ class ChatTemplate:
         Raises:
             SessionError: if it is no Jinja.
         """
-        from jinja2 import TemplateSyntaxError, meta
+        from jinja2 import meta
+
+        return frozenset(meta.find_undeclared_variables(self.parsed()))
+
+    @property
+    def reads_clock(self) -> bool:
+        """Whether the template asks for the time."""
+        return _CLOCK in self.source
+
+    def parsed(self) -> nodes.Template:
+        """The template's code as Jinja's tree.
+
+        Raises:
+            SessionError: if it is no Jinja.
+        """
+        from jinja2 import TemplateSyntaxError
         from transformers.utils import chat_template_utils as theirs
 
         try:
-            environment = theirs._compile_jinja_template(self.source).environment
-            return frozenset(meta.find_undeclared_variables(environment.parse(self.source)))
+            tree: nodes.Template = theirs._compile_jinja_template(self.source).environment.parse(self.source)
         except TemplateSyntaxError as error:
             raise SessionError(f"the chat template is no Jinja: {error}") from error
+        return tree

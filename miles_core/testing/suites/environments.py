@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from miles_core.errors import RolloutError
+from miles_core.kinds.environments import is_agent
 from miles_core.rollout.environment import EnvironmentRunner
 from miles_core.testing.builders import make_task
 from miles_core.testing.context import Services
@@ -32,7 +33,7 @@ class Played:
 
 
 class EnvironmentSuite(PluginSuite):
-    """Conformance of environments.
+    """Conformance of environments that take turns; of agents, whose conversations are their own, what loading shows.
 
     ``tasks`` are tasks that it can play; ``responses`` are what the policy says, turn by turn, in every episode.
     ``deterministic = False`` is for environments that reach out to what no seed governs.
@@ -42,6 +43,12 @@ class EnvironmentSuite(PluginSuite):
     tasks: ClassVar[Sequence[Task]] = (make_task(),)
     responses: ClassVar[Sequence[str]] = ("hello", "5", "", "a very long answer " * 50, "done")
     deterministic: ClassVar[bool] = True
+
+    @pytest.fixture(autouse=True)
+    def _only_turns(self, request: pytest.FixtureRequest) -> None:
+        """Skip what only environments that take turns must keep."""
+        if request.function.__qualname__.startswith("EnvironmentSuite.") and is_agent(self.hub.load(self.ref)):
+            pytest.skip("an agent takes no turns")
 
     def default_services(self) -> dict[str, Any]:
         """The policy's tokenizer, beside what all plugins get: here the toy tokenizer."""

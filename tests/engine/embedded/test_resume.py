@@ -71,7 +71,7 @@ async def aborted_turn(session: TokenSession, engine: Any, steps: Any, *, tokens
 async def undisturbed(open_session: Any, model: Any) -> Any:
     async with open_session(model) as (session, _):
         await session.generate(session.prepare(ASK), GREEDY)
-        return session.sample(status=Status.TRUNCATED, turns=[])
+        return session.samples(status=Status.TRUNCATED)[0]
 
 
 async def test_a_resumed_turn_is_the_undisturbed_one_and_its_trace_the_models_own(
@@ -84,7 +84,7 @@ async def test_a_resumed_turn_is_the_undisturbed_one_and_its_trace_the_models_ow
         assert len(stopped.generation.output_ids) == 4
         engine.resume()
         turn = await session.resume(stopped)
-        sample = session.sample(status=Status.TRUNCATED, turns=[])
+        sample = session.samples(status=Status.TRUNCATED)[0]
     assert turn.generation.finish_reason.type == "length"
     assert sample.tokens.tolist() == plain.tokens.tolist()
     np.testing.assert_allclose(sample.logprobs, plain.logprobs, atol=1e-5)
@@ -105,7 +105,7 @@ async def test_a_turn_resumed_by_new_weights_has_two_spans_and_keeps_the_rows_of
         engine.commit_version(5)
         engine.resume()
         turn = await session.resume(stopped)
-        sample = session.sample(status=Status.TRUNCATED, turns=[])
+        sample = session.samples(status=Status.TRUNCATED)[0]
     assert turn.generation.versions == (VersionSpan(0, 0, 3), VersionSpan(5, 3, 8))
     assert sample.tokens[: len(partial_ids)].tolist() == partial_ids
     new = reference(own_moe, sample.tokens.tolist()).routing[:-1]
@@ -132,6 +132,6 @@ async def test_a_turn_aborted_in_the_queue_starts_over(open_session: Any, gate: 
         [stopped] = [turn for turn in turns if turn.generation.finish_reason.type == "abort"]
         assert len(stopped.generation.output_ids) == 0
         turn = await session.resume(stopped)
-        sample = session.sample(status=Status.TRUNCATED, turns=[])
+        sample = session.samples(status=Status.TRUNCATED)[0]
     assert len(turn.generation.output_ids) == 8
     np.testing.assert_array_equal(sample.routing.experts, reference(moe, sample.tokens.tolist()).routing[:-1])

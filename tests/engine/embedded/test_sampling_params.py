@@ -67,6 +67,7 @@ def test_a_known_but_unsupported_key_says_so(key: str, value: Any) -> None:
         ("min_new_tokens", -1),
         ("stop", [""]),
         ("stop", 3),
+        ("stop", "a\ud800"),
         ("stop", ["a"] * 33),
         ("stop_token_ids", [1.0]),
         ("stop_token_ids", 5),

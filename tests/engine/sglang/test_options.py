@@ -107,6 +107,11 @@ def test_options_and_other_arguments_become_words_of_the_command_line() -> None:
     assert value_of("--json-model-override-args", words) == '{"a": 1}'
 
 
+def test_streams_hold_what_is_new_unless_switched_off() -> None:
+    assert "--incremental-streaming-output" in arguments()
+    assert "--incremental-streaming-output" not in arguments(incremental_streaming_output=False)
+
+
 def test_a_colocated_server_can_release_its_memory_where_sglang_has_a_saver_for_it() -> None:
     def words(device: str) -> list[str]:
         options = Options.model_validate({"device": device})
