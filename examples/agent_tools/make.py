@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -11,11 +12,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3MoeConfig
 
 HERE = Path(__file__).parent
-KEYS, VALUES = "cdef", "08"
+KEYS, VALUES = "cde", "089"
 SUMS = [(a, b) for a in (1, 2) for b in (3, 5)]  # all different: a call that is right for two of them is a dead end
 RESULTS = VALUES + "4567"
 TOOLS = ["get", "add"]
-WARMUP_ROWS = 512
 
 SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
 # What is written the same way each time is one token: spelled out, it dilutes a tiny model's early attention.
@@ -85,10 +85,10 @@ def write_jsonl(path: Path, rows: list[dict[str, object]]) -> None:
 
 
 def tasks() -> list[dict[str, object]]:
-    """Every key with every value, so that a question never tells its answer, and each sum as often as a key."""
+    """Every key with every value, so that a question never tells its answer, and each sum twice."""
     gets = [{"id": f"{key}{value}", "prompt": f"{key}?", "label": value} for key in KEYS for value in VALUES]
     adds = [{"id": f"{a}+{b}", "prompt": f"{a}+{b}?", "label": str(a + b)} for a, b in SUMS]
-    again = [{**add, "id": f"{add['id']} again"} for add in adds]  # fewer sums than keys: the policy forgets to add
+    again = [{**add, "id": f"{add['id']} again"} for add in adds]  # as many sums as keys, or the policy forgets to add
     return gets + adds + again
 
 
@@ -96,24 +96,18 @@ def call(name: str, arguments: dict[str, object]) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
+def conversation(asked: str, called: str, shown: str) -> dict[str, object]:
+    texts = [("system", " ".join(TOOLS)), ("user", asked), ("assistant", called), ("tool", shown), ("assistant", shown)]
+    return {"messages": [{"role": role, "content": content} for role, content in texts]}
+
+
 def warmup() -> list[dict[str, object]]:
-    """Conversations that call any tool with anything, whatever was asked, and repeat whatever it says."""
-    questions = [[f"{key}?" for key in KEYS], [f"{a}+{b}?" for a, b in SUMS]]
-    calls = [[call("get", {"key": key}) for key in KEYS], [call("add", {"a": a, "b": b}) for a, b in SUMS]]
-    draw = random.Random(0)
-
-    def conversation() -> dict[str, object]:
-        shown = draw.choice(RESULTS)
-        texts = [
-            ("system", " ".join(TOOLS)),
-            ("user", draw.choice(draw.choice(questions))),
-            ("assistant", draw.choice(draw.choice(calls))),
-            ("tool", shown),
-            ("assistant", shown),
-        ]
-        return {"messages": [{"role": role, "content": content} for role, content in texts]}
-
-    return [conversation() for _ in range(WARMUP_ROWS)]
+    """Every question with every call and every result: what is called says nothing of what was asked."""
+    questions = [*(f"{key}?" for key in KEYS), *(f"{a}+{b}?" for a, b in SUMS)]
+    calls = [*(call("get", {"key": key}) for key in KEYS), *(call("add", {"a": a, "b": b}) for a, b in SUMS)]
+    rows = [conversation(*combination) for combination in itertools.product(questions, calls, RESULTS)]
+    random.Random(0).shuffle(rows)
+    return rows
 
 
 def main() -> None:

@@ -159,16 +159,16 @@ def inspect(hub: Hub, table: PluginTable, context: PluginContext) -> Iterator[In
 
 
 def prompt_counter(loaded: LoadedConfig) -> Callable[[Task], int]:
-    """Counts the tokens of a task's prompt with the chat template of a config's model.
+    """Counts the tokens of a task's prompt as the sessions of a config do.
 
     Raises:
         ConfigError: if the model has no tokenizer.
     """
-    from miles_core.session.tito import TemplateRenderer
+    from miles_core.app.functions import session_renderer
     from miles_core.session.tokenizer import ChatTokenizer
 
     tokenizer = ChatTokenizer.load(loaded.resolve(loaded.config.model.path))
-    renderer = TemplateRenderer(tokenizer, loaded.config.session.clock)
+    renderer = session_renderer(loaded.config.session, tokenizer)
     return lambda task: len(renderer.prompt(task.messages, task.tools))
 
 

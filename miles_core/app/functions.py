@@ -13,6 +13,7 @@ from miles_core.session.parsing.derive import derive_parser
 from miles_core.session.parsing.turn import TurnParser
 from miles_core.session.picking import PICKS
 from miles_core.session.rendering import own_renderer
+from miles_core.session.tito import TemplateRenderer
 from miles_core.train.correction import CORRECTIONS, NamedCorrection
 from miles_core.train.reduction import REDUCTIONS, NamedReduction
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from miles_core.app.wiring import Wiring
     from miles_core.config.schema import Config
     from miles_core.config.serving import SessionTable
+    from miles_core.kinds.sessions import Renderer
     from miles_core.session.tokenizer import ChatTokenizer
 
 EPISODES = {TURNS.name: TURNS.function}
@@ -65,15 +67,28 @@ def session_options(table: SessionTable, tokenizer: ChatTokenizer) -> dict[str, 
     """What ``[session]`` says of every session, as keyword arguments of ``TokenSession``.
 
     Raises:
+        ConfigError: if the chat template is needed, and there is none.
         SessionError: if a renderer of somebody else's cannot be made.
     """
     own = _session_targets(table)
-    renderer = own["renderer"] and own_renderer(own["renderer"], table.renderer, tokenizer)
-    derived = derive_parser(tokenizer.deriver(tools=True).text)
-    tool_calls = derived.tool_calls if table.tool_calls == "template" else own["tool_calls"]
-    reasoning = derived.reasoning if table.reasoning == "template" else own["reasoning"]
-    parser = TurnParser(tool_calls, reasoning)
+    learns = "template" in (table.tool_calls, table.reasoning)
+    learned = derive_parser(tokenizer.deriver(tools=True).text) if learns else TurnParser()
+    parser = TurnParser(
+        learned.tool_calls if table.tool_calls == "template" else own["tool_calls"],
+        learned.reasoning if table.reasoning == "template" else own["reasoning"],
+    )
+    renderer = _own_renderer(table, tokenizer)
     return {**session_functions(table), "renderer": renderer, "parser": parser, "clock": table.clock}
+
+
+def session_renderer(table: SessionTable, tokenizer: ChatTokenizer) -> Renderer:
+    """What writes prompts outside of sessions, as sessions do: to count their tokens, or to train on given ones."""
+    return _own_renderer(table, tokenizer) or TemplateRenderer(tokenizer, table.clock)
+
+
+def _own_renderer(table: SessionTable, tokenizer: ChatTokenizer) -> Renderer | None:
+    factory = _session_targets(table)["renderer"]
+    return None if factory is None else own_renderer(factory, table.renderer, tokenizer)
 
 
 def _session_targets(table: SessionTable) -> dict[str, Any]:

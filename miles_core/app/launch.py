@@ -9,6 +9,7 @@ from anyio import CancelScope, to_thread
 
 from miles_core.app.colocation import Colocated, Disaggregated
 from miles_core.app.evaluator import Evaluator
+from miles_core.app.functions import session_renderer
 from miles_core.app.loop import LoopParts, TrainingLoop
 from miles_core.app.on_policy import check_run_on_policy
 from miles_core.app.planes import (
@@ -192,6 +193,7 @@ class Run:
             self.wiring.loaded.resolve(table.data),
             trainer,
             tokenizer,
+            session_renderer(self.wiring.config.session, tokenizer),
             seed=self.wiring.config.run.seed,
             on_step=lambda step, _: self.progress.phase(f"warm-up {step}/{table.steps}"),
         )

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from miles_core.app.context import trajectory_tokens
-from miles_core.app.functions import build_generator, session_options
+from miles_core.app.functions import build_generator, session_options, session_renderer
 from miles_core.app.plugin_calls import calls_into
 from miles_core.errors import ConfigError, RolloutError
 from miles_core.kinds.environments import is_agent
@@ -23,7 +23,6 @@ from miles_core.rollout.scoring import Scorer, WeightedReward
 from miles_core.rollout.tasks import TaskStream
 from miles_core.session.session import TokenSession
 from miles_core.session.startup import check_append_only
-from miles_core.session.tito import TemplateRenderer
 from miles_core.session.tokenizer import ChatTokenizer
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def build_tasks(
     wiring: Wiring, table: DataTable, tokenizer: ChatTokenizer, *, epochs: int | None, seed: int | None = None
 ) -> TaskStream:
     """The tasks of a data table, in the order of ``seed``, or else of the run's."""
-    renderer = TemplateRenderer(tokenizer, wiring.config.session.clock)
+    renderer = session_renderer(wiring.config.session, tokenizer)
 
     def prompt_tokens(task: Task) -> int:
         return len(renderer.prompt(task.messages, task.tools))
@@ -189,11 +188,14 @@ def load_tokenizer(wiring: Wiring) -> ChatTokenizer:
     """The policy's tokenizer, whose template is proven to be continued token by token where episodes have turns.
 
     Raises:
-        ConfigError: if the model directory has no tokenizer.
+        ConfigError: if the model directory has no tokenizer, or no chat template where one is needed.
         SessionError: if the template rewrites what stands before an observation.
     """
     tokenizer = ChatTokenizer.load(wiring.model.path)
-    if wiring.config.rollout.max_turns > 1 and wiring.config.session.renderer == "template":
+    if wiring.config.session.renderer != "template":
+        return tokenizer
+    tokenizer.deriver()  # there must be a template
+    if wiring.config.rollout.max_turns > 1:
         roles, tools = observation_roles(wiring), agents_call_tools(wiring)
         check_append_only(tokenizer, sorted(roles - {"tool"} if tools else roles), tools=tools)
     return tokenizer

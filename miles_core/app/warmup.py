@@ -10,7 +10,6 @@ import numpy as np
 from miles_core.errors import DataError
 from miles_core.kinds.sessions import GeneratedTurn
 from miles_core.kinds.train_backends import OptimizerSettings
-from miles_core.session.tito import TemplateRenderer
 from miles_core.train.batching import DEMONSTRATION
 from miles_core.types import Message, Sample, SamplingParams, Status, TurnRecord, VersionSpan
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from miles_core.app.trainer_client import TrainerClient
     from miles_core.config.schema import WarmupTable
+    from miles_core.kinds.sessions import Renderer
     from miles_core.session.tokenizer import ChatTokenizer
 
 
@@ -28,6 +28,7 @@ async def warm_up(
     path: Path,
     trainer: TrainerClient,
     tokenizer: ChatTokenizer,
+    renderer: Renderer,
     *,
     seed: int,
     on_step: Callable[[int, float], None],
@@ -38,7 +39,9 @@ async def warm_up(
         DataError: if the conversations are missing or malformed.
     """
     conversations = read_conversations(path)
-    samples = [supervised_sample(tokenizer, messages, f"warmup-{i}") for i, messages in enumerate(conversations)]
+    samples = [
+        supervised_sample(tokenizer, renderer, messages, f"warmup-{i}") for i, messages in enumerate(conversations)
+    ]
     rng = np.random.default_rng([seed, 1])
     await trainer.begin_supervised(OptimizerSettings(learning_rate=table.learning_rate))
     loss = float("nan")
@@ -77,9 +80,8 @@ def read_conversations(path: Path) -> list[list[Message]]:
     return conversations
 
 
-def supervised_sample(tokenizer: ChatTokenizer, messages: list[Message], name: str) -> Sample:
+def supervised_sample(tokenizer: ChatTokenizer, renderer: Renderer, messages: list[Message], name: str) -> Sample:
     """A conversation tokenized as a session would have: the assistant's turns and their stop tokens are trained."""
-    renderer = TemplateRenderer(tokenizer)
     stop = tokenizer.stop_token_ids[0]
     tokens: list[int] = []
     mask: list[int] = []
@@ -89,7 +91,7 @@ def supervised_sample(tokenizer: ChatTokenizer, messages: list[Message], name: s
     for end, message in enumerate(messages):
         if message.role != "assistant":
             continue
-        context = renderer.boundary(said, messages[begin:end]) if said else renderer.prompt(messages[:end])
+        context = list(renderer.boundary(said, messages[begin:end]) if said else renderer.prompt(messages[:end], ()))
         output = [*tokenizer.encode(message.text), stop]
         said = GeneratedTurn(tuple(messages[:end]), message, tuple(output), stop)
         start = len(tokens) + len(context)

@@ -29,11 +29,6 @@ class ChatTokenizer:
     """
 
     def __init__(self, tokenizer: Any, stop_token_ids: Sequence[int]) -> None:
-        if not getattr(tokenizer, "chat_template", None):
-            raise ConfigError(
-                "the tokenizer has no chat template",
-                remedy="Put a chat_template.jinja beside tokenizer.json, or use an instruction-tuned model.",
-            )
         self.tokenizer = tokenizer
         self.stop_token_ids = tuple(stop_token_ids)
         self._pieces: Memo[tuple[int, ...]] = Memo(_MEMO_CHARACTERS)
@@ -64,7 +59,17 @@ class ChatTokenizer:
         return len(self.tokenizer)
 
     def deriver(self, *, tools: bool = False) -> IdDeriver:
-        """What derives prompts and boundaries from the chat template, or from the one for ``tools`` if there is one."""
+        """What derives prompts and boundaries from the chat template, or from the one for ``tools`` if there is one.
+
+        Raises:
+            ConfigError: if there is no chat template.
+        """
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise ConfigError(
+                "the tokenizer has no chat template",
+                remedy="Put a chat_template.jinja beside tokenizer.json, use an instruction-tuned model, or set "
+                "session.renderer, with session.tool_calls and session.reasoning, to code of yours or none.",
+            )
         source = str(self.tokenizer.get_chat_template(tools=[{}] if tools else None))
         if source not in self._derivers:
             template = ChatTemplate(source, dict(self.tokenizer.special_tokens_map))

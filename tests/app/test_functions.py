@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from miles_core.app.functions import (
     check_functions,
     session_functions,
     session_options,
+    session_renderer,
 )
 from miles_core.config.load import load_config
 from miles_core.errors import ConfigError, MilesError
@@ -105,3 +107,16 @@ def test_sessions_get_what_the_table_names() -> None:
     message = own["parser"].message("<think>a</think>b", calls=True, call_id=str)
     assert [call["function"]["name"] for call in message.tool_calls] == ["<think>a</think>b"]
     assert own["clock"].year == 2025
+
+
+def test_a_tokenizer_without_a_template_serves_where_nothing_needs_one() -> None:
+    loaded = ChatTokenizer.load(QUICKSTART.parent / "model")
+    inner = copy.deepcopy(loaded.tokenizer)
+    inner.chat_template = None
+    bare = ChatTokenizer(inner, loaded.stop_token_ids)
+    with pytest.raises(ConfigError, match="no chat template"):
+        session_options(config().session, bare)
+    own = [f"session.renderer={__name__}:Letters", "session.tool_calls=none", "session.reasoning=none"]
+    table = config(*own).session
+    assert session_options(table, bare)["renderer"].prompt((), ()) == [7]
+    assert session_renderer(table, bare).prompt((), ()) == [7]

@@ -9,6 +9,7 @@ import pytest
 
 from miles_core.app.warmup import read_conversations, supervised_sample
 from miles_core.errors import DataError
+from miles_core.session.tito import TemplateRenderer
 from miles_core.session.tokenizer import ChatTokenizer
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
@@ -17,7 +18,7 @@ QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
 def test_a_conversation_equals_the_templates_own_render_and_trains_the_assistant_only() -> None:
     chat = ChatTokenizer.load(QUICKSTART / "model")
     messages = read_conversations(QUICKSTART / "warmup.jsonl")[0]
-    sample = supervised_sample(chat, messages, "w")
+    sample = supervised_sample(chat, TemplateRenderer(chat), messages, "w")
     rendered = chat.tokenizer.apply_chat_template([message.to_chat() for message in messages], tokenize=False)
     assert chat.decode(sample.tokens.tolist()) == rendered.removesuffix("\n")
     trained = chat.decode(sample.tokens[sample.loss_mask == 1].tolist())

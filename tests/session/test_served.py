@@ -106,6 +106,6 @@ async def test_turns_in_flight_count_with_all_that_they_may_add(serve, chat) -> 
 
 
 async def test_an_engine_that_says_nothing_has_failed(serve) -> None:
-    served, engine = serve("", finish="length")
+    served, _ = serve("", finish="length")
     with pytest.raises(EngineError, match="generated no token"):
         await served.generate(served.prepare(ASKED, ()), SamplingRequest())
