@@ -151,7 +151,7 @@ class HttpEngineClient:
             raw = await response.read()
         try:
             return json.loads(raw)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EngineError(f"{self._url} answered something else than JSON: {raw[:200]!r}") from error
 
     @asynccontextmanager

@@ -19,7 +19,7 @@ def server_message(raw: bytes) -> str:
     """The message in an error body: ``{"error": {"message": ...}}``, other JSON shapes, or plain text."""
     try:
         body = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return raw[:500].decode("utf-8", "replace").strip() or "no message"
     for key in ("error", "message", "detail"):
         if isinstance(body, dict) and key in body:

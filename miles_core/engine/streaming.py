@@ -69,7 +69,7 @@ class StreamedReply:
             fresh = self._fresh_of_growing(data)
             if fresh is None:
                 fresh = self._fresh(json.loads(data))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise EngineError(
                 f"the engine streamed a malformed event for {self._rid}: {describe(error)}: {data[:200]!r}",
                 remedy="Check that the URL is that of an SGLang-compatible engine and that no proxy changes replies.",

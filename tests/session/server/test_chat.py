@@ -213,3 +213,20 @@ async def test_litellm_continues_a_conversation_with_tools(
         second = await litellm.acompletion(messages=messages, **options)
         assert second.choices[0].message.content == "it rains"
         assert here.asked() == here.stored(0) + tokenizer.encode(BOUNDARY.format("tool", "rain"))
+
+
+async def test_litellm_streams(room: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    litellm = pytest.importorskip("litellm")
+    async with room("looking\n" + CALL) as here:
+        messages = [{"role": "user", "content": "weather?"}]
+        stream = await litellm.acompletion(
+            model="openai/toy", api_base=here.base_url, api_key="any", tools=TOOLS, messages=messages, stream=True
+        )
+        whole = litellm.stream_chunk_builder([chunk async for chunk in stream], messages=messages)
+        said = whole.choices[0].message
+        stored = here.session.tree.nodes[0].response
+        assert (said.content, whole.choices[0].finish_reason) == (stored.text, "tool_calls")
+        assert [call.function.arguments for call in said.tool_calls] == [
+            call["function"]["arguments"] for call in stored.tool_calls
+        ]
