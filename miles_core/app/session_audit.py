@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from miles_core.session.tokenizer import ChatTokenizer
     from miles_core.session.tree import TurnNode
 
+_SPARE = 8  # sessions kept for each that is audited: some may have no turn when the step ends
 _TOKENS = 1 << 16
 """Of the prompts of one session that are rendered, so that an audit costs well under a second."""
 
@@ -31,7 +32,7 @@ class SessionAudit:
 
         def opened(**options: str) -> TokenSession:
             session = open_session(**options)
-            if len(self._sessions) < self._per_step:
+            if len(self._sessions) < _SPARE * self._per_step:
                 self._sessions.append(session)
             return session
 
@@ -40,8 +41,9 @@ class SessionAudit:
     def metrics(self) -> dict[str, float]:
         """What was found in the sessions of this step, as far as they have turns; the next step begins."""
         sessions, self._sessions = self._sessions, []
-        audited = [(session, _first(session.tree.nodes)) for session in sessions]
-        return audit_metrics([audit(turns, session.renderer, self._tokenizer) for session, turns in audited if turns])
+        spoken = [(session, turns) for session in sessions if (turns := _first(session.tree.nodes))]
+        audited = [audit(turns, session.renderer, self._tokenizer) for session, turns in spoken[: self._per_step]]
+        return audit_metrics(audited)
 
 
 def _first(turns: Sequence[TurnNode]) -> list[TurnNode]:

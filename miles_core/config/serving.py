@@ -86,7 +86,7 @@ class SessionTable(Table):
     audit: int = Field(1, ge=0, description="trajectories of a step that are compared with a fresh render")
     host: str = Field("127.0.0.1", description="where the session server listens")
     port: int = Field(0, ge=0, le=65535, description="its port; 0 picks a free one")
-    ttl: float = Field(3600.0, gt=0, description="seconds without a request after which a session is closed")
+    ttl: float = Field(3600.0, ge=1, description="seconds without a request after which a session is closed")
     max_sessions: int = Field(4096, ge=1, description="sessions open at once; more are refused")
     max_session_tokens: int = Field(1 << 21, ge=1, description="tokens that one session may keep; more are refused")
     max_body_bytes: int = Field(32 << 20, ge=1, description="bytes of one request; longer ones are refused")

@@ -6,8 +6,8 @@ import json
 
 from miles_core.errors import EngineError, EngineRequestError
 
-# refused for the moment, not for what was asked
-_TRANSIENT = frozenset({408, 429})
+_NOT_THE_REQUEST = frozenset({401, 403, 404, 405, 408, 429})
+"""Refused for the address, a key or the moment, and not for what was asked."""
 
 
 def describe(error: BaseException) -> str:
@@ -29,5 +29,5 @@ def server_message(raw: bytes) -> str:
 
 def refusal(status: int, message: str) -> EngineError:
     """The error for a status of 400 or more: an ``EngineRequestError`` where the request is at fault."""
-    invalid = 400 <= status < 500 and status not in _TRANSIENT
+    invalid = 400 <= status < 500 and status not in _NOT_THE_REQUEST
     return EngineRequestError(message) if invalid else EngineError(message)

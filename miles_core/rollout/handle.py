@@ -219,6 +219,18 @@ class Handle:
             words, remedy="Raise rollout.max_context_tokens (up to the model's context less 6), or shorten the task."
         )
 
+    @property
+    def max_context_tokens(self) -> int:
+        """All tokens that a conversation may have."""
+        return self._budget.max_context_tokens
+
+    def too_large(self, characters: int) -> BudgetSpent:
+        """The budget that messages exceed which need not be tokenized to tell."""
+        most = self._budget.max_context_tokens
+        return self._spent(
+            "token_budget", f"the messages have {characters} characters; rollout.max_context_tokens is {most}"
+        )
+
     def _spent(self, budget: str, words: str) -> BudgetSpent:
         self.spent, self.refusal = budget, words
         return BudgetSpent(words)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from miles_core.types import Message
 
 
+class RendererError(SessionError):
+    """A renderer is broken: the messages are not at fault, and no other branch would help."""
+
+
 class NamedRenderer:
     """Implements ``Renderer`` on another one, which errors call ``name``; its ids are of a known vocabulary."""
 
@@ -27,18 +31,20 @@ class NamedRenderer:
         """Ids of a first prompt.
 
         Raises:
-            SessionError: if the renderer fails, or returns no ids.
+            RendererError: if the renderer fails, or returns no ids.
+            MilesError: what the renderer itself raises of these, such as a SessionError for messages that it refuses.
         """
         ids = self._ask("prompt", messages, tools)
         if not ids:
-            raise SessionError(f"session.renderer: {self._name}.prompt() returned no ids")
+            raise RendererError(f"session.renderer: {self._name}.prompt() returned no ids")
         return ids
 
     def boundary(self, turn: GeneratedTurn, appended: Sequence[Message]) -> Sequence[int]:
         """Ids that follow a generated turn.
 
         Raises:
-            SessionError: if the renderer fails, or returns something else than ids.
+            RendererError: if the renderer fails, or returns something else than ids.
+            MilesError: what the renderer itself raises of these, such as a SessionError for messages that it refuses.
         """
         return self._ask("boundary", turn, appended)
 
@@ -48,14 +54,14 @@ class NamedRenderer:
         except MilesError:
             raise
         except (Exception, SystemExit) as error:
-            raise SessionError(f"session.renderer: {self._name}.{method}() raised {error_text(error)}") from error
+            raise RendererError(f"session.renderer: {self._name}.{method}() raised {error_text(error)}") from error
         try:
             ids = np.asarray(answer)
         except (ValueError, TypeError):
             ids = np.zeros((0, 0))  # ragged
         whole = ids.ndim == 1 and (not ids.size or ids.dtype.kind in "iu")
         if not whole or ((ids < 0) | (ids >= self._vocab_size)).any():
-            raise SessionError(
+            raise RendererError(
                 f"session.renderer: {self._name}.{method}() must return token ids below {self._vocab_size}; "
                 f"got {value_text(answer)}"
             )

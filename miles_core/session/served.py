@@ -27,7 +27,11 @@ class Served(Protocol):
         """The session."""
 
     def prepare(self, messages: Sequence[Message], tools: Tools) -> Prompt:
-        """See :meth:`miles_core.kinds.sessions.Session.prepare`."""
+        """See :meth:`miles_core.kinds.sessions.Session.prepare`.
+
+        Raises:
+            BudgetSpent: if the messages are so large that they cannot fit.
+        """
 
     async def generate(self, prompt: Prompt, wanted: SamplingRequest, *, on_tokens: OnTokens | None = None) -> Turn:
         """Generate the turn after a prompt and store it.
@@ -66,6 +70,12 @@ class ClientSession:
 
     def prepare(self, messages: Sequence[Message], tools: Tools) -> Prompt:
         """Attach a conversation to what is stored."""
+        if not self.session.may_fit(messages, self._context_length):
+            raise BudgetSpent(
+                f"the messages have {sum(len(message.text) for message in messages)} characters, too many for the "
+                f"{self._context_length} tokens of the model's context",
+                remedy="Send less.",
+            )
         return self.session.prepare(messages, tools)
 
     async def generate(self, prompt: Prompt, wanted: SamplingRequest, *, on_tokens: OnTokens | None = None) -> Turn:

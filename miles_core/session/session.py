@@ -16,6 +16,7 @@ from miles_core.session.joining import join_generations
 from miles_core.session.matching import tool_arguments
 from miles_core.session.parsing.turn import TurnParser
 from miles_core.session.picking import ask_pick, leaves
+from miles_core.session.rendering import RendererError
 from miles_core.session.samples import SampleMaker
 from miles_core.session.tito import TemplateRenderer
 from miles_core.session.tree import SessionTree, TurnNode
@@ -70,6 +71,10 @@ class TokenSession:
         self._requests = count()
         self._pick = pick
 
+    def may_fit(self, messages: Sequence[Message], tokens: int) -> bool:
+        """Whether messages may have so few tokens; told without tokenizing them."""
+        return self._tokenizer.may_fit(sum(len(message.text) for message in messages), tokens)
+
     def prepare(self, messages: Sequence[Message], tools: Tools = ()) -> Prompt:
         """Attach ``messages`` to the deepest stored turn with these tools and tokenize only what is new."""
         if not messages:
@@ -90,8 +95,8 @@ class TokenSession:
         """Ids that continue a stored turn; ``None`` where answers that are not the policy's need another branch."""
         try:
             return np.asarray(self.renderer.boundary(_generated(node), rest), np.int32)
-        except SessionError:
-            if all(message.role != "assistant" for message in rest):
+        except SessionError as error:
+            if isinstance(error, RendererError) or all(message.role != "assistant" for message in rest):
                 raise
             return None
 

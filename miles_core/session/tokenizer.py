@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from miles_core.types import Message
 
 _MEMO_CHARACTERS = 1 << 22
+_QUICK_CHARACTERS = 1 << 17
+_MOST_CHARACTERS_A_TOKEN = 16
 
 
 class ChatTokenizer:
@@ -57,6 +59,13 @@ class ChatTokenizer:
     def vocab_size(self) -> int:
         """How many ids the tokenizer knows."""
         return len(self.tokenizer)
+
+    def may_fit(self, characters: int, tokens: int) -> bool:
+        """Whether a text of so many characters may have so few tokens; told without tokenizing, which takes seconds.
+
+        Texts that are tokenized quickly always may. Of larger ones so many characters a token are no prose.
+        """
+        return characters <= max(_QUICK_CHARACTERS, _MOST_CHARACTERS_A_TOKEN * tokens)
 
     def deriver(self, *, tools: bool = False) -> IdDeriver:
         """What derives prompts and boundaries from the chat template, or from the one for ``tools`` if there is one.

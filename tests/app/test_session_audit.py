@@ -51,6 +51,7 @@ async def test_a_step_reports_the_sessions_that_were_opened_first_in_it(faulty: 
     audit = SessionAudit(2, chat)
     made = partial(TokenSession, chat, Engine(chat), None, task_id="t", group_id="g")
     open_session = audit.watched(made)
+    open_session(trajectory_id="crashed before it spoke")
     for number in range(3):
         session = open_session(trajectory_id=f"x{number}")
         if faulty:

@@ -280,10 +280,13 @@ async def test_routing_holds_the_moe_layers_of_every_fed_token(reason: str, scri
     [
         (400, b'{"error": {"message": "too long"}}', EngineRequestError, "answered 400: too long"),
         (422, b"plain words", EngineRequestError, "answered 422: plain words"),
+        (404, b"{}", EngineError, "answered 404"),
         (429, b"{}", EngineError, "answered 429"),
         (500, b'{"detail": "boom"}', EngineError, "answered 500: boom"),
         (503, b'{"message": "no worker"}', EngineError, "answered 503: no worker"),
         (200, b"<html>", EngineError, "something else than JSON"),
+        (200, b"[" * 100_000, EngineError, "something else than JSON"),
+        (500, b"[" * 100_000, EngineError, "answered 500"),
         (200, b"[1]", EngineError, "one JSON object"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import chain
 from typing import Any
 
@@ -162,6 +163,7 @@ def test_a_stream_that_cannot_be_trusted_is_an_error(events: list[Any], kind: ty
     assert type(caught.value) is kind
 
 
-def test_what_is_no_json_is_an_error_that_shows_it() -> None:
-    with pytest.raises(EngineError, match="malformed event for r.*<html>"):
-        StreamedReply("r", VOCAB, print).add(b"<html>")
+@pytest.mark.parametrize("data", [b"<html>", b"[" * 100_000])
+def test_what_is_no_json_is_an_error_that_shows_it(data: bytes) -> None:
+    with pytest.raises(EngineError, match=rf"malformed event for r.*{re.escape(data[:6].decode())}"):
+        StreamedReply("r", VOCAB, print).add(data)

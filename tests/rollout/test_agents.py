@@ -217,6 +217,19 @@ async def test_a_first_prompt_without_room_fails_with_both_numbers(play: Play) -
     assert "max_context_tokens = 5 nothing can be generated" in (trajectory.error or "")
 
 
+async def test_messages_that_cannot_fit_are_refused_as_a_spent_budget(play: Play) -> None:
+    async def run(task: Task, session: AgentSession) -> float:
+        async with AsyncOpenAI(base_url=session.base_url, api_key=session.api_key) as client:
+            with pytest.raises(BadRequestError, match="200000 characters") as refused:
+                await client.chat.completions.create(model="p", messages=[{"role": "user", "content": "a" * 200_000}])
+            assert refused.value.code == "context_length_exceeded"
+        return 0.0
+
+    trajectory = await play(run)
+    assert trajectory.status is Status.FAILED
+    assert "200000 characters" in (trajectory.error or "")
+
+
 async def test_a_crash_leaves_a_failed_trajectory_whose_turns_stay_readable(play: Play) -> None:
     async def run(task: Task, session: AgentSession) -> float:
         await ask(session, "a")

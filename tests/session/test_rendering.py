@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from miles_core.errors import SessionError
-from miles_core.session.rendering import own_renderer
+from miles_core.session.rendering import RendererError, own_renderer
 from miles_core.session.session import TokenSession
 from miles_core.types import Message, SamplingParams
 
@@ -58,8 +58,19 @@ async def test_its_ids_are_the_prompts_and_stored_ones_are_kept(chat) -> None:
 )
 def test_what_it_returns_must_be_ids(chat, prompt, message: str) -> None:
     renderer = own_renderer(type("X", (Bare,), {"prompt": prompt}), "test:X", chat)
-    with pytest.raises(SessionError, match=message):
+    with pytest.raises(RendererError, match=message):
         renderer.prompt(ASKED, ())
+
+
+async def test_one_that_is_broken_is_not_hidden_by_another_branch(chat) -> None:
+    renderer = own_renderer(type("X", (Bare,), {"boundary": lambda self, turn, appended: 1 / 0}), "test:X", chat)
+    engine = ScriptedEngine(chat, "get c")
+    session = TokenSession(chat, engine, None, task_id="t", group_id="g", trajectory_id="x", renderer=renderer)
+    first = await session.generate(session.prepare(ASKED), SamplingParams())
+    with pytest.raises(RendererError, match="raised ZeroDivisionError"):
+        session.prepare(
+            [*ASKED, first.message, Message("user", "d?"), Message("assistant", "3"), Message("user", "e?")]
+        )
 
 
 def test_it_must_be_made_and_have_both_methods(chat) -> None:

@@ -109,3 +109,10 @@ async def test_an_engine_that_says_nothing_has_failed(serve) -> None:
     served, _ = serve("", finish="length")
     with pytest.raises(EngineError, match="generated no token"):
         await served.generate(served.prepare(ASKED, ()), SamplingRequest())
+
+
+async def test_what_cannot_fit_is_refused_before_it_is_tokenized(serve, monkeypatch) -> None:
+    served, _ = serve("ok")
+    monkeypatch.setattr(served.session, "renderer", None)  # asking it would fail
+    with pytest.raises(BudgetSpent, match="have 200000 characters, too many for the 100 tokens"):
+        served.prepare([Message("user", "a" * 200_000)], ())

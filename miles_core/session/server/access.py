@@ -25,6 +25,8 @@ def session_of(scope: Scope, registry: SessionRegistry) -> OpenSession:
     in_path = scope.get("path_params", {}).get("id")
     named = [opened for key in keys if (opened := _opened(registry, key))]
     if in_path is None:
+        if any(other is not named[0] for other in named):
+            raise ClientError("two API keys name two sessions", status=401, code="invalid_api_key")
         if named:
             return named[0]
         raise ClientError(

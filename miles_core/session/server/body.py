@@ -51,7 +51,7 @@ async def _read(scope: Scope, receive: Receive, limit: int) -> bytes:
         return b"".join(chunks)
     chunks.clear()
     if more:
-        await _drain(receive, limit)
+        await _drain(receive)
     raise ClientError(
         f"the body has more than {limit} bytes",
         status=413,
@@ -60,13 +60,12 @@ async def _read(scope: Scope, receive: Receive, limit: int) -> bytes:
     )
 
 
-async def _drain(receive: Receive, limit: int) -> None:
-    """Throw away some more: clients read no answer before they have sent all."""
-    size, more = 0, True
+async def _drain(receive: Receive) -> None:
+    """Throw away the rest for a while: clients read no answer before they have sent all."""
+    more = True
     with anyio.move_on_after(_DRAIN_SECONDS):
-        while more and size <= limit:
-            chunk, more = await _next(receive)
-            size += len(chunk)
+        while more:
+            _, more = await _next(receive)
 
 
 async def _next(receive: Receive) -> tuple[bytes, bool]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from miles_core.errors import SessionError
+from miles_core.session.rendering import RendererError
 from miles_core.session.server.answer import Answer, Choice
 from miles_core.session.server.failures import closed
 from miles_core.session.server.request import ClientError
@@ -30,12 +31,15 @@ def prepared(served: Served, request: ChatRequest) -> Prompt:
 
     Raises:
         ClientError: if the messages cannot be appended, with the template's own words.
+        RendererError: if a renderer of somebody's own is broken.
     """
     if not request.messages:
         raise ClientError("a conversation needs at least one message; got none", param="messages")
     check_tool_results(request.messages)
     try:
         prompt = served.prepare(request.messages, request.tools)
+    except RendererError:
+        raise
     except SessionError as error:
         raise ClientError(error.message, param="messages", remedy=error.remedy) from error
     return prompt if request.parse_calls else replace(prompt, parse_calls=False)

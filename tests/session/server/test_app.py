@@ -104,6 +104,14 @@ async def test_a_key_in_anthropics_header_works_too(room: Any) -> None:
         assert (status, reply["choices"][0]["message"]["content"]) == (200, "one")
 
 
+async def test_two_keys_of_two_sessions_are_refused(room: Any) -> None:
+    async with room() as here:
+        other = (await call("POST", f"{here.url}/sessions"))[1]["id"]
+        keys = {"x-api-key": here.session_id, "authorization": f"Bearer {other}"}
+        status, reply = await call("POST", f"{here.url}/v1/chat/completions", ASK, **keys)
+        assert (status, reply["error"]["message"]) == (401, "two API keys name two sessions")
+
+
 async def test_the_record_has_every_token(room: Any) -> None:
     async with room("one", "two") as here:
         await call("POST", f"{here.base_url}/chat/completions", ASK)

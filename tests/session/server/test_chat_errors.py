@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from miles_core.errors import EngineError, EngineRequestError
+from miles_core.session.rendering import own_renderer
 
 pytestmark = pytest.mark.anyio
 ASK: Any = {"model": "toy", "messages": [{"role": "user", "content": "count"}]}
@@ -179,6 +180,35 @@ async def test_a_body_that_is_too_long_is_a_413(room: Any, chunked: bool) -> Non
         with pytest.raises(openai.APIStatusError, match="more than 100000 bytes"):
             await client.chat.completions.create(**long)
         assert (await client.chat.completions.create(**ASK)).choices[0].message.content == "fine"
+
+
+async def test_a_body_many_times_too_long_is_a_413_too_and_no_broken_connection(room: Any) -> None:
+    async with room("fine", max_body_bytes=100_000) as here, sdk(here) as client:
+        long = {**ASK, "messages": [{"role": "user", "content": "x" * (24 << 20)}]}
+        with pytest.raises(openai.APIStatusError, match="more than 100000 bytes") as caught:
+            await client.chat.completions.create(**long)
+        assert caught.value.status_code == 413
+        assert (await client.chat.completions.create(**ASK)).choices[0].message.content == "fine"
+
+
+class _Broken:
+    def __init__(self, tokenizer: Any) -> None: ...
+
+    def prompt(self, messages: Any, tools: Any) -> list[int]:
+        return [1 // 0]
+
+    def boundary(self, turn: Any, appended: Any) -> list[int]:
+        return [1 // 0]
+
+
+async def test_a_renderer_that_is_broken_is_a_500_and_not_the_clients_fault(
+    room: Any, tokenizer: Any, caplog: Any
+) -> None:
+    async with room("never") as here, sdk(here) as client:
+        here.session.renderer = own_renderer(_Broken, "test:Broken", tokenizer)
+        with pytest.raises(openai.InternalServerError, match="test:Broken.prompt.* raised ZeroDivisionError"):
+            await client.chat.completions.create(**ASK)
+    assert "test:Broken" in caplog.text
 
 
 async def test_an_engine_that_failed_is_asked_again_and_nothing_is_stored_meanwhile(room: Any, says: Any) -> None:
