@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import uvicorn
 
+from miles_core.app.errors import task_group
 from miles_core.app.http_server import bind, server_config, url_of
 from miles_core.app.planes import environment_factories
 from miles_core.errors import ConfigError, RolloutError, SessionError
@@ -19,6 +20,7 @@ from miles_core.session.server.app import create_app
 from miles_core.types import MAIN_AGENT
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Iterator
 
     from miles_core.app.wiring import Wiring
@@ -87,13 +89,19 @@ async def serve_sessions(table: SessionTable) -> AsyncIterator[SessionServer]:
     app = create_app(registry, open_session=None, model=MAIN_AGENT, max_body_bytes=table.max_body_bytes)
     with bind(table.host, table.port, RolloutError, "session server") as bound:
         server = _Server(server_config(app))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve, [bound])
+        async with task_group() as tasks:
+            tasks.start_soon(_serve, server, bound)
             await server.ready.wait()
             try:
                 yield SessionServer(registry, url_of(bound, _WILDCARDS.get(table.host)))
             finally:
                 server.should_exit = True
+
+
+async def _serve(server: _Server, bound: socket.socket) -> None:
+    """Serve until ``should_exit``: a server that is cancelled logs that as a fault."""
+    with anyio.CancelScope(shield=True):
+        await server.serve([bound])
 
 
 def has_agents(wiring: Wiring) -> bool:

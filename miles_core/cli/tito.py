@@ -87,14 +87,14 @@ def check(
     Every kind of append is derived after varied conversations. The exit code is 1 if nothing can be appended.
 
         miles tito check models/my-model
-        miles tito check chat_template.jinja --set eos_token='</s>'
+        miles tito check chat_template.jinja --set eos_token=END
 
     Parameters
     ----------
     target
         A model directory, or the file of a template.
     overrides
-        KEY=VALUE gives the template an argument, such as eos_token='</s>' or enable_thinking=false.
+        KEY=VALUE gives the template an argument, such as eos_token=END or enable_thinking=false.
     clock
         The time that the template is told, such as 2025-07-10T12:00:00; the machine's by default.
     as_json

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from pathlib import Path
 
 from miles_core.errors import MilesError
 
 LONGEST = 500
+_STANDARD = sysconfig.get_path("stdlib")
 
 UNREADABLE = "A package's metadata cannot be read; `miles plugins doctor --no-import` says which to reinstall."
 """The remedy where :func:`reads_metadata`."""
@@ -21,6 +23,17 @@ def error_text(error: BaseException) -> str:
     except BaseException as broken:  # noqa: BLE001 - the plugin's own `__str__`, which may do anything
         return f"{name} (its text cannot be had: {type(broken).__name__})"
     return f"{name}: {shortened(text)}" if text else name
+
+
+def place_of(error: BaseException) -> str:
+    """``FILE:LINE`` of the innermost code that is neither ours nor a library's; empty where there is none."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [f"{file}:{line}" for file, line in frames if not file.startswith(_STANDARD) and not _is_library(file)]
+    return own[-1] if own else ""
+
+
+def _is_library(file: str) -> bool:
+    return not {"site-packages", "miles_core"}.isdisjoint(Path(file).parts)
 
 
 def value_text(value: object, longest: int = 60) -> str:

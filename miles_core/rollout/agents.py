@@ -11,7 +11,7 @@ import anyio
 
 from miles_core.errors import BudgetSpent, MilesError, RolloutError, leaves_of
 from miles_core.kinds.generate import EpisodeResult
-from miles_core.lib.error_text import error_text, value_text
+from miles_core.lib.error_text import error_text, place_of, value_text
 from miles_core.lib.numbers import is_finite
 from miles_core.rollout.agent_session import AgentSessions
 from miles_core.rollout.generating import checked_result
@@ -113,4 +113,5 @@ def _ended(error: BaseException, environment: EnvironmentRunner, handle: Handle)
         return EpisodeResult(Status.TRUNCATED, reason=handle.spent)
     if isinstance(leaf, MilesError):
         raise leaf
-    raise RolloutError(f"{environment.title}: run() raised {error_text(leaf)}") from error
+    place = place_of(leaf)
+    raise RolloutError(f"{environment.title}: run() raised {error_text(leaf)}{place and f' ({place})'}") from error

@@ -20,17 +20,19 @@ def rollout_metrics(
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     samples = [sample for trajectory in trajectories for sample in trajectory.samples]
+    lengths = [sum(sample.trained_tokens for sample in t.samples) for t in trajectories if t.samples]
     metrics = {
         "rollout/reward": _mean([reward for group in groups for reward in group.rewards]),
         "rollout/reward_kept": _mean([reward for group in kept for reward in group.rewards]),
-        "rollout/response_length_mean": _mean([sample.trained_tokens for sample in samples]),
-        "rollout/response_length_max": max((sample.trained_tokens for sample in samples), default=0),
+        "rollout/response_length_mean": _mean(lengths),
+        "rollout/response_length_max": max(lengths, default=0),
         "rollout/repetition": _mean([repetition(sample.tokens[sample.loss_mask == 1].tolist()) for sample in samples]),
         "rollout/turns": _mean([trajectory.turns for trajectory in trajectories]),
         "rollout/env_retries": sum(turn.retries for sample in samples for turn in sample.turns),
         "rollout/groups_kept": len(kept),
         **{f"rollout/dropped/{reason}": count for reason, count in sorted(dropped.items())},
         **_truncated(trajectories),
+        **_agent_rewards(trajectories),
     }
     lags = [version - group.oldest_version for group in kept if group.oldest_version is not None]
     metrics["rollout/staleness_mean"] = _mean(lags)
@@ -51,6 +53,16 @@ def _truncated(trajectories: Sequence[Trajectory]) -> dict[str, int]:
             name = f"rollout/truncated/{trajectory.stop_reason}"
             counts[name] = counts.get(name, 0) + 1
     return counts
+
+
+def _agent_rewards(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
+    """Mean rewards of agents other than the main one, over the trajectories that may be trained."""
+    rewards: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        if trajectory.status.trainable:
+            for agent, reward in trajectory.agent_rewards.items():
+                rewards.setdefault(agent, []).append(reward)
+    return {f"rollout/agent_reward/{agent}": _mean(values) for agent, values in sorted(rewards.items())}
 
 
 def _mean(values: Sequence[float]) -> float | None:

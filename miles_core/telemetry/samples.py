@@ -23,6 +23,8 @@ def _lines(trajectory: Trajectory, decode: Callable[[Sequence[int]], str]) -> It
     value = "none" if reward is None or reward.value is None else f"{reward.value:g}"
     yield f"trajectory {trajectory.id}   task {trajectory.task.id}   label {trajectory.task.label!r}"
     yield f"status {trajectory.status} ({trajectory.stop_reason})   reward {value}"
+    for agent, own in trajectory.agent_rewards.items():
+        yield f"reward of {agent}: {own:g}"
     if reward is not None and reward.reason:
         yield f"no reward because: {reward.reason}"
     if trajectory.error:
@@ -38,7 +40,8 @@ def _lines(trajectory: Trajectory, decode: Callable[[Sequence[int]], str]) -> It
 
 def _tokens(sample: Sample, decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
     trained = sample.trained_tokens
-    yield f"{len(sample.tokens)} tokens, {trained} trained; trained ones with logprob and policy version:"
+    size = f"{len(sample.tokens)} tokens, {trained} trained"
+    yield f"{sample.agent_id}: {size}; trained ones with logprob and policy version:"
     versions = {t: span.version for span in sample.versions for t in range(span.start, span.end)}
     for turn in sample.turns:
         spelled = [

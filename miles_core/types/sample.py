@@ -200,8 +200,14 @@ class Trajectory:
 
     @property
     def turns(self) -> int:
-        """How many generations the episode holds."""
-        return sum(message.role == "assistant" for message in self.messages[len(self.task.messages) :])
+        """How many generations the episode holds; what several samples share counts once."""
+        generated = {
+            (sample.agent_id, turn.start, turn.end, turn.generate_seconds)
+            for sample in self.samples
+            for turn in sample.turns
+        }
+        said = sum(message.role == "assistant" for message in self.messages[len(self.task.messages) :])
+        return len(generated) or said
 
 
 @dataclass(frozen=True, eq=False)

@@ -72,3 +72,12 @@ async def test_a_port_in_use_ends_the_run_before_any_process_starts(agent, tmp_p
 def test_a_generate_function_beside_an_agent_is_refused(agent) -> None:
     with pytest.raises(ConfigError, match="rollout.generate = 'turns' would have no effect"):
         check_run(agent("rollout.generate=turns"))
+
+
+async def test_what_fails_beside_the_server_comes_out_as_it_is_and_the_server_logs_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(RolloutError, match="no group to train on"):
+        async with serve_sessions(SessionTable()):
+            raise RolloutError("no group to train on")
+    assert caplog.records == []

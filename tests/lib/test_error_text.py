@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
 from miles_core.errors import MilesError
-from miles_core.lib.error_text import LONGEST, error_text, value_text
+from miles_core.lib.error_text import LONGEST, error_text, place_of, value_text
 
 
 class Mute(Exception):
@@ -37,3 +41,10 @@ def test_a_value_is_shown_short_or_by_its_type() -> None:
     assert value_text([1, 2]) == "[1, 2]"
     assert len(value_text(list(range(1000)))) == 60
     assert value_text(Unshown()) == "a Unshown"
+
+
+def test_the_place_of_an_error_is_the_innermost_code_of_neither_ours_nor_a_librarys() -> None:
+    with pytest.raises(ValueError, match="Expecting") as raised:
+        json.loads("{")
+    assert place_of(raised.value) == f"{__file__}:{raised.value.__traceback__.tb_lineno}"  # type: ignore[union-attr]
+    assert place_of(ValueError("never raised")) == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,19 @@ def test_repetition_is_the_share_of_n_grams_that_stood_before(tokens: list[int],
 def test_truncation_is_counted_by_reason() -> None:
     group = Group("a", 0, TASK, (trajectory("x", 1.0, status=Status.TRUNCATED), trajectory("y", 0.0)))
     assert rollout_metrics([group], [group], {}, version=0)["rollout/truncated/max_turns"] == 1
+
+
+def test_agents_beside_the_main_one_have_rewards_of_their_own() -> None:
+    scored = replace(trajectory("x", 1.0), agent_rewards={"critic": 0.5})
+    failed = replace(trajectory("y", None, status=Status.FAILED), agent_rewards={"critic": 9.0})
+    group = Group("a", 0, TASK, (scored, replace(trajectory("z", 0.0), agent_rewards={"critic": 0.0}), failed))
+    assert rollout_metrics([group], [group], {}, version=0)["rollout/agent_reward/critic"] == 0.25
+
+
+def test_lengths_are_those_of_all_conversations_of_a_trajectory() -> None:
+    one = trajectory("x", 1.0)
+    group = Group("a", 0, TASK, (replace(one, samples=one.samples * 2), trajectory("y", 1.0)))
+    assert rollout_metrics([group], [group], {}, version=0)["rollout/response_length_mean"] == 3
 
 
 def test_a_step_without_any_reward_has_no_reward_metric_instead_of_zero() -> None:

@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 
 from miles_core.errors import CheckpointError
-from miles_core.types import ImagePart, MediaSpan, Message, RoutingTrace, Sample, Status, TextPart, VersionSpan
+from miles_core.types import (
+    ImagePart,
+    MediaSpan,
+    Message,
+    RoutingTrace,
+    Sample,
+    SamplingParams,
+    Status,
+    Task,
+    TextPart,
+    Trajectory,
+    TurnRecord,
+    VersionSpan,
+)
 
 
 def make(**changes):
@@ -89,3 +102,19 @@ def test_our_errors_survive_pickling_with_their_remedy() -> None:
     error = pickle.loads(pickle.dumps(CheckpointError("full", remedy="Free space.")))
     assert isinstance(error, CheckpointError)
     assert (error.message, error.remedy) == ("full", "Free space.")
+
+
+def test_the_turns_of_a_trajectory_are_those_of_all_its_conversations_and_shared_ones_count_once() -> None:
+    def turn(start: int, end: int, seconds: float) -> TurnRecord:
+        return TurnRecord(start, end, SamplingParams(), "stop", generate_seconds=seconds)
+
+    shared = turn(2, 4, 0.1)
+    task = Task("t", (Message("user", "?"),))
+    samples = (
+        make(turns=(shared, turn(7, 8, 0.2))),
+        make(turns=(shared, turn(7, 8, 0.3))),
+        make(turns=(shared,), agent_id="critic"),
+    )
+    said = (*task.messages, Message("assistant", "a"))
+    assert Trajectory("x", task, said, samples, Status.COMPLETED).turns == 4
+    assert Trajectory("x", task, said, (), Status.FAILED).turns == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from http import HTTPStatus
 
 from starlette.exceptions import HTTPException
 
@@ -14,6 +15,7 @@ from miles_core.session.server.request import ClientError
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 5
+_BASE_URL = "The base_url of OpenAI's clients ends in /v1, that of Anthropic's does not."
 
 
 def client_error(error: Exception) -> ClientError:
@@ -27,7 +29,8 @@ def client_error(error: Exception) -> ClientError:
     if isinstance(error, RecursionError):
         return ClientError("the body is nested too deeply", code="invalid_json")
     if isinstance(error, HTTPException):
-        return ClientError(str(error.detail), status=error.status_code)
+        remedy = _BASE_URL if error.status_code == HTTPStatus.NOT_FOUND else None
+        return ClientError(str(error.detail), status=error.status_code, remedy=remedy)
     if isinstance(error, BudgetSpent):
         return _told(error, 400, "context_length_exceeded")
     if isinstance(error, EngineRequestError):

@@ -93,7 +93,7 @@ def _body(trajectory: Trajectory) -> dict[str, Any]:
         "prompt": len(task.messages),
         "error": trajectory.error,
         "reason": None if reward is None else reward.reason,
-        "components": {} if reward is None else plain(reward.components),
+        "components": {**({} if reward is None else plain(reward.components)), **plain(trajectory.agent_rewards)},
         "step_rewards": plain(trajectory.step_rewards),
         "info": plain(trajectory.info),
         "label": task.label,

@@ -93,8 +93,9 @@ async def test_errors_have_the_dialects_form_and_other_paths_openais(room: Any) 
         assert (status, reply["type"], reply["error"]["type"]) == (401, "error", "authentication_error")
         status, reply = await call("GET", f"{here.base_url}/chat/completions")
         assert (status, reply["error"]["type"]) == (405, "invalid_request_error")
-        status, reply = await call("GET", f"{here.url}/nowhere")
+        status, reply = await call("POST", f"{here.url}/chat/completions", ASK)
         assert (status, reply["error"]["type"]) == (404, "invalid_request_error")
+        assert "ends in /v1" in reply["error"]["message"]
         assert await call("GET", f"{here.url}/health") == (200, {"status": "ok", "sessions": 1})
 
 
