@@ -58,6 +58,12 @@ def leaves_of(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
+def cause_of(error: BaseException) -> BaseException:
+    """The exception that tells most of a group: the first of ours, else the first."""
+    leaves = list(leaves_of(error))
+    return next((leaf for leaf in leaves if isinstance(leaf, MilesError)), leaves[0])
+
+
 class ConfigError(MilesError):
     """A config file or a ``--set`` value is wrong."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from miles_core.errors import MilesError, leaves_of
+from miles_core.errors import cause_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -21,8 +21,7 @@ def single_error() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        leaves = list(leaves_of(group))
-        raise next((leaf for leaf in leaves if isinstance(leaf, MilesError)), leaves[0]) from group
+        raise cause_of(group) from group
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from miles_core.errors import MilesError, leaves_of
+from miles_core.errors import cause_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,5 +48,4 @@ class RunHooks:
 def _cause(error: BaseException) -> BaseException:
     if isinstance(error, anyio.get_cancelled_exc_class()):
         return KeyboardInterrupt("the user ended the run")  # nothing else cancels a whole run
-    leaves = list(leaves_of(error))
-    return next((leaf for leaf in leaves if isinstance(leaf, MilesError)), leaves[0])
+    return cause_of(error)

@@ -22,7 +22,7 @@ from miles_core.app.run_lock import run_lock
 from miles_core.app.run_state import EmptySteps
 from miles_core.app.wiring import wire
 from miles_core.config.load import load_config
-from miles_core.errors import ConfigError
+from miles_core.errors import ConfigError, cause_of
 from miles_core.telemetry.ending import Ending, write_ending
 from miles_core.telemetry.find import find_run
 from miles_core.telemetry.logs import logging_to
@@ -179,7 +179,7 @@ def _ending_recorded(run_dir: Path) -> Iterator[Callable[[Outcome | None], None]
     try:
         yield record
     except BaseException as error:
-        ending = Ending("failed", str(error))
+        ending = Ending("failed", str(cause_of(error)))
         raise
     finally:
         with suppress(OSError):

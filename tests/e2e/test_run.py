@@ -92,6 +92,8 @@ def test_nothing_to_learn_from_ends_the_run_with_an_error_that_says_why(miles) -
     assert "2 steps in a row had no group to train on (8 equal_rewards)" in run.output
     assert "mean reward of 0.000" in run.output
     assert "Traceback" not in run.output
+    ending = json.loads((run.folder / "ending.json").read_text())
+    assert ending["detail"].startswith("2 steps in a row had no group to train on"), "what the report shows"
 
 
 def test_the_same_seed_gives_the_same_first_rollout(miles) -> None:
