@@ -207,7 +207,7 @@ class Trajectory:
             for turn in sample.turns
         }
         said = sum(message.role == "assistant" for message in self.messages[len(self.task.messages) :])
-        return len(generated) or said
+        return max(len(generated), said)
 
 
 @dataclass(frozen=True, eq=False)
