@@ -12,6 +12,7 @@ from miles_core.kinds.sessions import Prompt
 from miles_core.rollout.clock import clock_of_task
 from miles_core.types import MAIN_AGENT, TurnRecord
 from miles_core.types.frozen import frozen
+from miles_core.types.generation import GREEDY_BELOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -249,7 +250,8 @@ class Handle:
 
 
 def _checked(sampling: SamplingParams) -> SamplingParams:
-    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 1e-6) or sampling.max_new_tokens < 1:
+    trained = math.isfinite(sampling.temperature) and sampling.temperature >= GREEDY_BELOW
+    if not trained or sampling.max_new_tokens < 1:
         raise RolloutError(
             "a turn needs a temperature of at least 1e-6 and max_new_tokens of at least 1; got "
             f"{sampling.temperature!r} and {sampling.max_new_tokens!r}"

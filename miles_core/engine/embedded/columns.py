@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from miles_core.engine.embedded.sampling_params import GREEDY_BELOW
+from miles_core.types.generation import GREEDY_BELOW
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,12 +12,12 @@ from miles_core.engine.embedded.allocator import return_free_memory
 from miles_core.engine.embedded.engine_thread import EngineThread
 from miles_core.engine.embedded.request import ActiveRequest
 from miles_core.engine.embedded.routing import RoutingRecorder
-from miles_core.engine.embedded.sampling_params import GREEDY_BELOW
 from miles_core.engine.embedded.scheduler import Scheduler
 from miles_core.engine.embedded.streams import RequestStream
 from miles_core.engine.embedded.unavailable import EngineUnavailable
 from miles_core.engine.embedded.weight_memory import WeightMemory
 from miles_core.errors import EngineRequestError
+from miles_core.types.generation import GREEDY_BELOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,7 +12,6 @@ from miles_core.errors import EngineRequestError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-GREEDY_BELOW = 1e-6
 ALL_TOKENS = 1 << 30
 MAX_STOPS = 32
 
