@@ -199,78 +199,81 @@ class ScriptedEngine:
         self._thread.join()
 
 
+class _Handler(BaseHTTPRequestHandler):
+    engine: ScriptedEngine
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        if self.path in ("/health", "/health_generate"):
+            self._send(200, None)
+        elif self.path in ("/model_info", "/get_model_info"):
+            self._send(200, {"model_path": "scripted", "weight_version": str(self.engine.version)})
+        elif self.path in ("/server_info", "/get_server_info"):
+            self._send(200, {"enable_return_routed_experts": self.engine.routing is not None})
+        else:
+            self._send(404, {"error": {"message": f"no route {self.path}"}})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or b"{}")
+        if self.path == "/generate" and body.get("stream"):
+            self._send_events(*self._guarded(self.engine.stream, body))
+        elif self.path == "/generate":
+            self._send(*self._guarded(self.engine.generate, body))
+        elif self.path == "/abort_request":
+            self.engine.abort(None if body.get("abort_all") else str(body.get("rid", "\0")))
+            self._send(200, None)
+        elif self.path == "/update_weight_version":
+            self.engine.version = int(body["new_version"])
+            self._send(200, {"success": True})
+        elif self.path in ("/pause_generation", "/continue_generation", "/flush_cache"):
+            self._send(200, {"status": "ok"})
+        else:
+            self._send(404, {"error": {"message": f"no route {self.path}"}})
+
+    def _guarded(
+        self, answer: Callable[[Mapping[str, Any]], tuple[int, Any]], body: Mapping[str, Any]
+    ) -> tuple[int, Any]:
+        try:
+            return answer(body)
+        except Exception as error:  # noqa: BLE001 - a wrong script must not leave the client waiting
+            return 500, {"error": {"message": f"the script failed: {type(error).__name__}: {error}"}}
+
+    def _send(self, status: int, answer: Any) -> None:
+        payload = b"" if answer is None else json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(payload)))
+        self.end_headers()
+        self.wfile.write(payload)
+
+    def _send_events(self, status: int, events: Any) -> None:
+        if status != 200:
+            self._send(status, events)
+            return
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        with closing(events):
+            for event in events:
+                self._send_chunk(f"data: {json.dumps(event)}\n\n".encode())
+        self._send_chunk(b"data: [DONE]\n\n")
+        self._send_chunk(b"")
+
+    def _send_chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
+        """Say nothing."""
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except ConnectionError:
+            """The client left."""
+
+
 def _handler(engine: ScriptedEngine) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def do_GET(self) -> None:
-            if self.path in ("/health", "/health_generate"):
-                self._send(200, None)
-            elif self.path in ("/model_info", "/get_model_info"):
-                self._send(200, {"model_path": "scripted", "weight_version": str(engine.version)})
-            elif self.path in ("/server_info", "/get_server_info"):
-                self._send(200, {"enable_return_routed_experts": engine.routing is not None})
-            else:
-                self._send(404, {"error": {"message": f"no route {self.path}"}})
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or b"{}")
-            if self.path == "/generate" and body.get("stream"):
-                self._send_events(*self._guarded(engine.stream, body))
-            elif self.path == "/generate":
-                self._send(*self._guarded(engine.generate, body))
-            elif self.path == "/abort_request":
-                engine.abort(None if body.get("abort_all") else str(body.get("rid", "\0")))
-                self._send(200, None)
-            elif self.path == "/update_weight_version":
-                engine.version = int(body["new_version"])
-                self._send(200, {"success": True})
-            elif self.path in ("/pause_generation", "/continue_generation", "/flush_cache"):
-                self._send(200, {"status": "ok"})
-            else:
-                self._send(404, {"error": {"message": f"no route {self.path}"}})
-
-        def _guarded(
-            self, answer: Callable[[Mapping[str, Any]], tuple[int, Any]], body: Mapping[str, Any]
-        ) -> tuple[int, Any]:
-            try:
-                return answer(body)
-            except Exception as error:  # noqa: BLE001 - a wrong script must not leave the client waiting
-                return 500, {"error": {"message": f"the script failed: {type(error).__name__}: {error}"}}
-
-        def _send(self, status: int, answer: Any) -> None:
-            payload = b"" if answer is None else json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(payload)))
-            self.end_headers()
-            self.wfile.write(payload)
-
-        def _send_events(self, status: int, events: Any) -> None:
-            if status != 200:
-                self._send(status, events)
-                return
-            self.send_response(200)
-            self.send_header("content-type", "text/event-stream")
-            self.send_header("transfer-encoding", "chunked")
-            self.end_headers()
-            with closing(events):
-                for event in events:
-                    self._send_chunk(f"data: {json.dumps(event)}\n\n".encode())
-            self._send_chunk(b"data: [DONE]\n\n")
-            self._send_chunk(b"")
-
-        def _send_chunk(self, data: bytes) -> None:
-            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
-            """Say nothing."""
-
-        def handle(self) -> None:
-            try:
-                super().handle()
-            except ConnectionError:
-                """The client left."""
-
-    return Handler
+    """The class that answers for one engine; the server makes an object for each connection."""
+    return type("Handler", (_Handler,), {"engine": engine})
