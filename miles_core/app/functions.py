@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 EPISODES = {TURNS.name: TURNS.function}
 """The built-in functions of ``[rollout] generate``, by name."""
 
+_SESSION_TARGETS: dict[str, dict[str, Any]] = {
+    "renderer": {"template": None},
+    "tool_calls": {"template": None, "none": None},
+    "reasoning": {"template": None, "none": None},
+}
+
 
 def check_functions(config: Config) -> None:
     """Load all of them, and check their options.
@@ -37,7 +43,8 @@ def check_functions(config: Config) -> None:
     if config.rollout.generate is not None:
         load_episode_function(config.rollout.generate, EPISODES)
     session_functions(config.session)
-    for key, own in _session_targets(config.session).items():
+    for key in _SESSION_TARGETS:
+        own = _session_target(config.session, key)
         if own is not None and not callable(own):
             raise ConfigError(f"session.{key} = {getattr(config.session, key)!r} cannot be called")
     build_correction(config)
@@ -70,12 +77,11 @@ def session_options(table: SessionTable, tokenizer: ChatTokenizer) -> dict[str, 
         ConfigError: if the chat template is needed, and there is none.
         SessionError: if a renderer of somebody else's cannot be made.
     """
-    own = _session_targets(table)
     learns = "template" in (table.tool_calls, table.reasoning)
     learned = derive_parser(tokenizer.deriver(tools=True).text) if learns else TurnParser()
     parser = TurnParser(
-        learned.tool_calls if table.tool_calls == "template" else own["tool_calls"],
-        learned.reasoning if table.reasoning == "template" else own["reasoning"],
+        learned.tool_calls if table.tool_calls == "template" else _session_target(table, "tool_calls"),
+        learned.reasoning if table.reasoning == "template" else _session_target(table, "reasoning"),
     )
     renderer = _own_renderer(table, tokenizer)
     return {**session_functions(table), "renderer": renderer, "parser": parser, "clock": table.clock}
@@ -87,15 +93,13 @@ def session_renderer(table: SessionTable, tokenizer: ChatTokenizer) -> Renderer:
 
 
 def _own_renderer(table: SessionTable, tokenizer: ChatTokenizer) -> Renderer | None:
-    factory = _session_targets(table)["renderer"]
+    factory = _session_target(table, "renderer")
     return None if factory is None else own_renderer(factory, table.renderer, tokenizer)
 
 
-def _session_targets(table: SessionTable) -> dict[str, Any]:
-    """The renderer and the parsers that are not ours, by key; ``None`` for what is built in."""
-    built_in: dict[str, Any] = {"template": None}
-    keys = {"renderer": built_in, "tool_calls": {**built_in, "none": None}, "reasoning": {**built_in, "none": None}}
-    return {key: find_target(f"session.{key}", getattr(table, key), known) for key, known in keys.items()}
+def _session_target(table: SessionTable, key: str) -> Any:
+    """The renderer or the parser of a key that is not ours; ``None`` for what is built in."""
+    return find_target(f"session.{key}", getattr(table, key), _SESSION_TARGETS[key])
 
 
 def build_correction(config: Config) -> NamedCorrection | None:
