@@ -30,8 +30,8 @@ class EpisodeSession:
 
     def prepare(self, messages: Sequence[Message], tools: Tools) -> Prompt:
         """Attach a conversation to what is stored."""
-        if not self.session.may_fit(messages, self.handle.max_context_tokens):
-            raise self.handle.too_large(sum(len(message.text) for message in messages))
+        if characters := self.session.characters_beyond(messages, self.handle.max_context_tokens):
+            raise self.handle.too_large(characters)
         prompt: Prompt = self.session.prepare(messages, tools)
         return prompt
 

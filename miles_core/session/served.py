@@ -70,10 +70,10 @@ class ClientSession:
 
     def prepare(self, messages: Sequence[Message], tools: Tools) -> Prompt:
         """Attach a conversation to what is stored."""
-        if not self.session.may_fit(messages, self._context_length):
+        if characters := self.session.characters_beyond(messages, self._context_length):
             raise BudgetSpent(
-                f"the messages have {sum(len(message.text) for message in messages)} characters, too many for the "
-                f"{self._context_length} tokens of the model's context",
+                f"the messages have {characters} characters, too many for the {self._context_length} tokens of the "
+                "model's context",
                 remedy="Send less.",
             )
         return self.session.prepare(messages, tools)

@@ -71,9 +71,10 @@ class TokenSession:
         self._requests = count()
         self._pick = pick
 
-    def may_fit(self, messages: Sequence[Message], tokens: int) -> bool:
-        """Whether messages may have so few tokens; told without tokenizing them."""
-        return self._tokenizer.may_fit(sum(len(message.text) for message in messages), tokens)
+    def characters_beyond(self, messages: Sequence[Message], tokens: int) -> int:
+        """The characters of messages that cannot have so few tokens, told without tokenizing them; 0 if they may."""
+        characters = sum(len(message.text) for message in messages)
+        return 0 if self._tokenizer.may_fit(characters, tokens) else characters
 
     def prepare(self, messages: Sequence[Message], tools: Tools = ()) -> Prompt:
         """Attach ``messages`` to the deepest stored turn with these tools and tokenize only what is new."""
