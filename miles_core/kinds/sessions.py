@@ -129,7 +129,8 @@ class GeneratedTurn:
 class Renderer(Protocol):
     """``[session] renderer``: writes conversations as ids, in place of what is derived from the chat template.
 
-    The attribute is called once per run with the Hugging Face tokenizer, and returns the renderer.
+    The attribute is called with the Hugging Face tokenizer when a run starts, more than once, and returns a renderer,
+    which keeps nothing between calls.
     """
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Sequence[int]:
