@@ -24,7 +24,7 @@ from miles_core.kinds.filters import BufferedGroup, Filter, Verdict
 from miles_core.kinds.generate import EpisodeFunction, EpisodeHandle, EpisodeResult
 from miles_core.kinds.hooks import RunInfo, TrainerHandle
 from miles_core.kinds.losses import Loss, LossBatch, TokenLoss, TokenOutputs
-from miles_core.kinds.model_bridges import ModelBridge, NameMapping, Rename, ReplayPoint, Stack
+from miles_core.kinds.model_bridges import ModelBridge, ReplayPoint
 from miles_core.kinds.reductions import Reduction
 from miles_core.kinds.reward_models import RewardModel
 from miles_core.kinds.router_middlewares import RouterMiddleware
@@ -53,14 +53,19 @@ from miles_core.types import (
     Layout,
     Manifest,
     Message,
+    NameMapping,
+    Opening,
+    Part,
     Placement,
     Reward,
     RoutingSpec,
     RoutingTrace,
+    Rule,
     Sample,
     SamplingParams,
     Status,
     StepBatch,
+    StreamTargets,
     Task,
     TensorSpec,
     TextPart,
@@ -75,11 +80,11 @@ __all__ = [
     "EngineClient", "EngineCommand", "EngineError", "Environment", "EpisodeFunction", "EpisodeHandle", "EpisodeResult",
     "Estimates", "Filter", "FinishReason", "GenerateRequest", "GeneratedTurn", "Generation", "Group", "ImagePart",
     "InspectedRow", "Kind", "Layout", "Loss", "LossBatch", "Manifest", "Message", "MessageMatch", "MilesError",
-    "ModelBridge", "ModelSource", "NameMapping", "Observation", "OptimizerSettings", "Placement", "PluginContext",
-    "PluginError", "Prompt", "ReasoningParser", "Reduction", "Rename", "Renderer", "ReplayPoint", "Reward",
-    "RewardModel", "RolloutError", "RouterMiddleware", "RoutingError", "RoutingSpec", "RoutingTrace", "RunInfo",
-    "Sample", "SamplingParams", "SessionError", "Stack", "Status", "Step", "StepBatch", "StoredTurn", "Task",
-    "TensorSpec", "TextPart", "TokenLoss", "TokenOutputs", "ToolCallParser", "Tracker", "TrainBackend",
-    "TrainError", "TrainerHandle", "Trajectory", "Turn", "TurnPick", "TurnRecord", "Verdict", "VersionSpan",
-    "WeightSyncError", "WeightTransport",
+    "ModelBridge", "ModelSource", "NameMapping", "Observation", "Opening", "OptimizerSettings", "Part", "Placement",
+    "PluginContext", "PluginError", "Prompt", "ReasoningParser", "Reduction", "Renderer", "ReplayPoint", "Reward",
+    "RewardModel", "RolloutError", "RouterMiddleware", "RoutingError", "RoutingSpec", "RoutingTrace", "Rule",
+    "RunInfo", "Sample", "SamplingParams", "SessionError", "Status", "Step", "StepBatch", "StoredTurn",
+    "StreamTargets", "Task", "TensorSpec", "TextPart", "TokenLoss", "TokenOutputs", "ToolCallParser", "Tracker",
+    "TrainBackend", "TrainError", "TrainerHandle", "Trajectory", "Turn", "TurnPick", "TurnRecord", "Verdict",
+    "VersionSpan", "WeightSyncError", "WeightTransport",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from miles_core.app.context import trajectory_tokens
 from miles_core.app.functions import check_functions
 from miles_core.app.plugin_calls import calls_into
 from miles_core.app.session_server import check_agents
+from miles_core.app.transports import AUTO, check_transport
 from miles_core.app.warmup import read_conversations
 from miles_core.engine.prompt import KEPT_BACK, usable_context
 from miles_core.errors import ConfigError, DataError
@@ -42,7 +43,7 @@ def check_run(wiring: Wiring) -> list[dict[str, Any]]:
         engine = wiring.build("engines", server)
         if hasattr(engine, "check"):
             engine.check()
-    _check_transport(wiring)
+    check_transport(wiring)
     _check_data(wiring, wiring.config.data, "data")
     if wiring.config.eval is not None:
         _check_data(wiring, wiring.config.eval.data, "eval.data")
@@ -72,7 +73,7 @@ def plugin_tables(config: Config) -> list[tuple[str, PluginTable]]:
         ("engines", config.engine),
         *(("router_middlewares", table) for table in config.router.middleware),
         ("train_backends", config.train),
-        ("weight_transports", config.weights),
+        *([("weight_transports", config.weights)] if config.weights.use != AUTO else []),
         *(("trackers", table) for table in config.trackers),
     ]
 
@@ -95,17 +96,4 @@ def _check_context(wiring: Wiring, served: int | None) -> None:
             f"keep {KEPT_BACK} back; one may have {needed} tokens (the lesser of rollout.max_context_tokens and what "
             "engines use of the model's own context)",
             remedy=f"Set engine.context_length to {needed + KEPT_BACK} or more, or lower rollout.max_context_tokens.",
-        )
-
-
-def _check_transport(wiring: Wiring) -> None:
-    """SGLang takes updates by its own endpoints, which not every transport can feed."""
-    config, hub = wiring.config, wiring.hub
-    engine: Any = hub.load(hub.resolve("engines", config.engine.use))
-    transport: Any = hub.load(hub.resolve("weight_transports", config.weights.use))
-    if engine.weight_updates == "sglang" and not hasattr(transport, "sglang_update"):
-        raise ConfigError(
-            f"the engine {config.engine.use} takes weight updates by SGLang's own endpoints, which the transport "
-            f"{config.weights.use} cannot feed",
-            remedy=f'Set weights.use = "auto", or "{engine.default_transport}".',
         )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from miles_core.errors import EngineError, WeightSyncError
-from miles_core.weights.exchange import EngineExchange, RefusedError
+from miles_core.errors import EngineError
+from miles_core.weights.exchange import Call, EngineExchange, NoEngineError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -34,42 +34,48 @@ class Colocated:
     """Engines give back keys, values and weights before a training step, and take memory again after it.
 
     Their weights are garbage from then until the next update is committed, so publish before anything is generated:
-    the update also ends the pause that begins here.
+    the update also ends the pause that begins here. An engine that does not give its memory back in time is killed,
+    since the trainer needs it, and started again after the step; one that does not take it again is left behind.
     """
 
-    def __init__(self, fleet: Fleet, http: aiohttp.ClientSession, *, timeout: float) -> None:
+    def __init__(
+        self, fleet: Fleet, http: aiohttp.ClientSession, *, timeout: float, patience: float | None = None
+    ) -> None:
         self._fleet = fleet
         self._http = http
         self._timeout = timeout
+        self._patience = patience
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
         """Drain and release the engines, and resume them afterwards; none is started meanwhile.
 
         Raises:
-            EngineError: if requests do not end in time, or an engine refuses.
+            EngineError: if all engines are well and refuse.
         """
         async with self._fleet.no_starts():
             engines = self._engines(self._fleet.urls)
-            async with self._moving():
+            async with self._moving(engines, end=True):
                 await engines.all("/pause_generation", {"mode": "abort"}, stage="abort of what still runs")
                 await self._drain(engines)
                 await engines.all("/release_memory_occupation", {}, stage="release of memory")
             yield
             alive = self._engines([url for url in engines.urls if url in self._fleet.urls])
-            async with self._moving():
+            async with self._moving(alive):
                 await alive.all("/resume_memory_occupation", {}, stage="resume of memory")
 
     def _engines(self, urls: Sequence[str]) -> EngineExchange:
-        return EngineExchange(urls, self._http, timeout=self._timeout)
+        return EngineExchange(urls, self._http, timeout=self._timeout, patience=self._patience)
 
     @asynccontextmanager
-    async def _moving(self) -> AsyncIterator[None]:
+    async def _moving(self, engines: EngineExchange, *, end: bool = False) -> AsyncIterator[None]:
+        """Leave those behind that are lost in the block; the run goes on without engines if they may come back."""
         try:
-            async with self._fleet.outages.blamed():
-                yield
-        except WeightSyncError as error:
-            raise EngineError(error.message, remedy=error.remedy) from error
+            yield
+        except NoEngineError as error:
+            if error.refused:
+                raise EngineError(error.message, remedy=error.remedy) from error
+        await self._fleet.leave_behind(engines.lost, end=end)
 
     async def _drain(self, engines: EngineExchange) -> None:
         """Wait until aborted requests have left: a busy SGLang would not refuse the release but die of it.
@@ -77,11 +83,15 @@ class Colocated:
         A flush of the cache is refused as long as something runs, and does nothing worse.
         """
         deadline = time.monotonic() + self._timeout
-        while True:
-            try:
-                await engines.all("/flush_cache", {}, stage="drain")
-                return
-            except RefusedError:
-                if time.monotonic() > deadline:
-                    raise
-            await anyio.sleep(DRAIN_PAUSE)
+
+        async def one(url: str) -> None:
+            while True:
+                try:
+                    await engines.call(Call(url, "/flush_cache", {}), stage="drain")
+                    return
+                except RefusedError:
+                    if time.monotonic() > deadline:
+                        raise
+                await anyio.sleep(DRAIN_PAUSE)
+
+        await engines.each(one, stage="drain")

@@ -16,10 +16,10 @@ Ending = Literal["steps", "hours", "data", "solved", "exhausted", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: steps done, the first and the last steps' rewards, and what ended it."""
+    """How a run ended: steps done, weight updates, the first and the last steps' rewards, and what ended it."""
 
     steps: int
-    version: int
+    updates: int
     first_reward: float | None
     last_reward: float | None
     ending: Ending
@@ -27,7 +27,7 @@ class Outcome:
 
 def outcome(state: RunState, ending: Ending) -> Outcome:
     """The outcome of a run that ended in ``state``."""
-    return Outcome(state.step, state.version, state.first_reward, state.last_reward, ending)
+    return Outcome(state.step, state.updates, state.first_reward, state.last_reward, ending)
 
 
 def limit_reached(run: RunTable, state: RunState) -> Ending | None:

@@ -6,82 +6,49 @@ import logging
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 import anyio
 
-from miles_core.app.errors import task_group
+from miles_core.app.fleet_gate import Admission
+from miles_core.app.fleet_pulse import Pulse, no_answer
+from miles_core.app.fleet_servers import Server
+from miles_core.app.fleet_state import FleetState
 from miles_core.app.outages import Outages
 from miles_core.errors import MilesError, RouterError
+from miles_core.lib.tasks import task_group
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
+    from miles_core.app.fleet_gate import Gate
+    from miles_core.app.fleet_servers import Launch
     from miles_core.app.outages import Inspector, Lost
-    from miles_core.app.processes import Child
-
-    Launch: TypeAlias = Callable[[Callable[[str], None]], AbstractAsyncContextManager[Child]]
 
 logger = logging.getLogger("miles.engines")
 
-BACK_OFF_SECONDS = 1.0
-LONGEST_BACK_OFF_SECONDS = 60.0
 FORGIVEN_AFTER_SECONDS = 3600.0
-
-
-class Gate(Protocol):
-    """What lets requests through to engines: the router."""
-
-    async def add(self, url: str) -> None:
-        """Send requests to an engine, too."""
-
-    async def remove(self, url: str) -> None:
-        """Send an engine no more requests."""
+STRIKES = 3
 
 
 @dataclass(eq=False)
-class Server:
-    """One engine through all its lives.
+class FleetUpdate:
+    """The engines of one update, and those that it left behind, with the reason."""
 
-    ``url`` is ``None`` while it does not run, ``version`` the policy version that it holds, ``None`` for weights of
-    unknown origin; ``has_run``: a start of it succeeded; ``restarts`` counts the tries after the first, ``tries`` those
-    of them since it last served for long. ``serving_since`` is ``None`` while it gets no requests.
-    """
-
-    name: str
-    launch: Launch
-    url: str | None = None
-    version: int | None = None
-    serving_since: float | None = None
-    has_run: bool = False
-    restarts: int = 0
-    tries: int = 0
-    doing: str = "starting"
-    since: float = field(default_factory=time.monotonic)
-    starting: anyio.Lock = field(default_factory=anyio.Lock)
-
-    @property
-    def start(self) -> str:
-        """How far its start is, for a person."""
-        if self.url is not None:
-            return f"{self.name} ready"
-        return f"{self.name} {self.doing}, {time.monotonic() - self.since:.0f} s"
-
-    @property
-    def back_off(self) -> float:
-        """Seconds to wait before the next try."""
-        doublings = min(self.tries - 1, 16)  # far beyond the longest, and no overflow
-        return min(LONGEST_BACK_OFF_SECONDS, BACK_OFF_SECONDS * 2.0**doublings)
+    urls: tuple[str, ...]
+    lost: dict[str, MilesError] = field(default_factory=dict)
 
 
-class Fleet:
+class Fleet(FleetState):
     """All engines of a run.
 
     An engine gets requests while it runs and holds the committed policy version. One that dies is started again, at
     most ``max_restarts`` times, counted anew once it has served for an hour; it then holds the checkpoint of its
-    command, which is version 0, and is behind until an :meth:`update`. ``version`` is the committed one at the start;
-    ``outages`` knows every death. ``on_lost`` is called with the URL of an engine that is lost, and why.
+    command, which is version 0, and is behind until an :meth:`update`. One that misses an update, or gives no answer
+    for ``patience`` seconds, is left behind: it gets no requests until an update reaches it, and is ended, and so
+    started again, when it misses ``STRIKES`` in a row. ``version`` is the committed one at the start; ``outages`` knows
+    every death. ``on_lost`` is called with the URL of an engine that is lost, and why. ``updating``: an update is on
+    its way; ``updates`` counts those that ended.
     """
 
     def __init__(
@@ -91,48 +58,19 @@ class Fleet:
         *,
         version: int,
         max_restarts: int,
+        patience: float = 30.0,
         on_lost: Lost | None = None,
     ) -> None:
-        self._servers = [Server(name, launch) for name, launch in launches]
+        super().__init__([Server(name, launch) for name, launch in launches], version)
         self._inspector = inspector
         self._max_restarts = max_restarts
-        self._version = version
-        self._gate: Gate | None = None
-        self.outages = Outages(inspector, lambda: self.urls, on_lost)
+        self._admission = Admission()
+        self.outages = Outages(inspector, self._heeded, on_lost)
+        self._pulse = Pulse(self._servers, inspector, patience, self._is_silent)
         self._failure: MilesError | None = None
-        self._changed = anyio.Event()
-        self._membership = anyio.Lock()
         self._joining = anyio.Lock()
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """The engines that run now, those that are behind included."""
-        return tuple(server.url for server in self._servers if server.url is not None)
-
-    @property
-    def named_urls(self) -> dict[str, str]:
-        """The same by name, such as ``engine-0``."""
-        return {server.name: server.url for server in self._servers if server.url is not None}
-
-    @property
-    def behind(self) -> tuple[str, ...]:
-        """Engines that run and hold other weights than the committed ones."""
-        return tuple(server.url for server in self._servers if server.url is not None and self._is_behind(server))
-
-    @property
-    def version(self) -> int:
-        """The committed policy version."""
-        return self._version
-
-    @property
-    def serves(self) -> bool:
-        """Whether an engine takes requests."""
-        return any(server.serving_since is not None for server in self._servers)
-
-    @property
-    def restarts(self) -> int:
-        """How often engines were started again."""
-        return sum(server.restarts for server in self._servers)
+        self.updating = self._at_rest = False
+        self.updates = 0
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -140,6 +78,7 @@ class Fleet:
         async with task_group() as tasks:
             for server in self._servers:
                 tasks.start_soon(self._keep, server)
+            tasks.start_soon(self._pulse.watch)
             yield
             tasks.cancel_scope.cancel()
 
@@ -155,12 +94,12 @@ class Fleet:
                 await self._changed.wait()
         if self._failure is not None:
             raise self._failure
-        self._gate = gate
+        self._admission.gate = gate
         for server in self._servers:
             await self._admit(server)
 
     async def watch(self) -> None:
-        """Wait until an engine is lost for good, or the router cannot be told of one.
+        """Wait until the last engine is lost for good, or the router cannot be told of one.
 
         Raises:
             MilesError: its death, or what the router said.
@@ -169,64 +108,92 @@ class Fleet:
             await self._changed.wait()
         raise self._failure
 
-    async def changed(self) -> None:
-        """Wait until an engine starts, serves or dies."""
-        await self._changed.wait()
-
-    async def available(self) -> None:
-        """Wait until an engine takes requests."""
-        while not self.serves:
-            await self._changed.wait()
-
-    async def fell_behind(self) -> None:
-        """Wait until an engine runs that is :attr:`behind`."""
-        while not self.behind:
-            await self._changed.wait()
-
     @asynccontextmanager
-    async def update(self, version: int, *, everyone: bool = True) -> AsyncIterator[tuple[str, ...]]:
-        """Bring engines to ``version`` inside the block, which gets their URLs; at its end it is committed.
+    async def update(
+        self, version: int, *, everyone: bool = True, without: Collection[str] = ()
+    ) -> AsyncIterator[FleetUpdate]:
+        """Bring engines to ``version`` inside the block, which says whom it left behind; at its end it is committed.
 
-        All that run, or else those that are behind; one that comes up meanwhile joins after the block.
+        All that run, or else those that are behind, but for those ``without``; one that comes up meanwhile joins after
+        the block. One that was left behind before and gives no answer is not waited for: it has missed this one too.
         """
         async with self._joining:
-            taken = [(s, s.url) for s in self._servers if s.url is not None and (everyone or self._is_behind(s))]
-            async with self.outages.blamed():
-                yield tuple(url for _, url in taken)
+            chosen = [s for s in self._servers if s.url is not None and (everyone or self._is_behind(s))]
+            taken = {s.url: s for s in chosen if s.url is not None and s.url not in without}
+            await self._leave_silent(taken)
+            update = FleetUpdate(tuple(taken))
+            self.updating = True
+            try:
+                async with self.outages.blamed():
+                    yield update
+            finally:
+                self.updating = False
+                self.updates += 1
             self._version = version
-            for server, url in taken:
-                if server.url == url:
-                    server.version = version
+            for url, server in taken.items():
+                if server.url == url and url not in update.lost:
+                    server.holds(version)
                     await self._admit(server)
+            await self._leave_behind(update.lost)
+
+    async def leave_behind(self, lost: Mapping[str, MilesError], *, end: bool = False) -> None:
+        """Give engines no requests until an update reaches them; ``end``: kill them, so that they are started again.
+
+        Their processes are gone by then. Not to be called inside :meth:`update`, whose block says whom it left behind.
+        """
+        lives = [(server, server.running) for server in self._servers if server.running and server.url in lost]
+        async with self._joining:
+            await self._leave_behind(lost, end=end)
+        while end and any(server.running is life for server, life in lives):
+            await self._changed.wait()
+
+    def aborted_since(self, updates: int) -> bool:
+        """Whether an abort may come from an update since there were ``updates``; those of :meth:`no_starts` do not."""
+        return not self._at_rest and (self.updating or self.updates != updates)
 
     @asynccontextmanager
     async def no_starts(self) -> AsyncIterator[None]:
-        """A block in which no engine is being started: starts that go on are waited for, others wait.
+        """A block in which no engine is being started or updated: starts that go on are waited for, others wait.
 
         Not to be entered inside :meth:`update`, whose end the last moment of a start waits for.
         """
         async with AsyncExitStack() as stack:
             for server in self._servers:
                 await stack.enter_async_context(server.starting)
-            yield
+            self._at_rest = True
+            try:
+                yield
+            finally:
+                self._at_rest = False
 
     async def _keep(self, server: Server) -> None:
         while True:
             try:
                 death = await self._life(server)
             except RouterError as error:  # no restart of an engine would help
-                return self._fails(error)
+                self._fails(error)
+                return
             if not server.has_run or server.tries >= self._max_restarts:
-                return self._fails(death)
+                self._lose_for_good(server, death)
+                return
             server.restarts += 1
             server.tries += 1
             tries = f"{server.tries} of {self._max_restarts}"
             logger.info("%s", death)
-            what = death.message.splitlines()[0].removesuffix("; the end of its log:")
-            logger.warning("%s is started again (%s): %s", server.name, tries, what)
-            if self._gate is not None and not self.serves:
+            logger.warning("%s is started again (%s): %s", server.name, tries, _first_line(death))
+            if self._admission.gate is not None and not self.serves:
                 logger.warning("no engine is left: generation waits")
             await anyio.sleep(server.back_off)
+
+    def _lose_for_good(self, server: Server, death: MilesError) -> None:
+        """The run goes on with the others, if it had begun and there are any."""
+        server.gone = True
+        if not server.has_run or all(each.gone for each in self._servers):
+            self._fails(death)
+            return
+        logger.info("%s", death)
+        what = f"{server.name} is not started again after {server.tries} restarts, others go on"
+        logger.warning("%s: %s", what, _first_line(death))
 
     def _fails(self, failure: MilesError) -> None:
         self._failure = self._failure or failure
@@ -245,7 +212,8 @@ class Fleet:
                     running = await stack.enter_async_context(server.launch(on_progress))
                     await self._inspector.check(running.ready["url"])
                     async with self._joining:
-                        self._starts(server, running)
+                        server.starts(running)
+                        self._notify()
                 await self._admit(server)
                 death = await running.ended()
                 await self._dies(server, death)
@@ -255,13 +223,8 @@ class Fleet:
         except MilesError as error:
             return error
         finally:
-            server.url = server.serving_since = None
-
-    def _starts(self, server: Server, running: Child) -> None:
-        server.url = running.ready["url"]
-        server.version = None if running.ready.get("foreign_weights") else 0
-        server.has_run = True
-        self._notify()
+            server.url = server.serving_since = server.running = None
+            self._notify()
 
     async def _dies(self, server: Server, death: MilesError) -> None:
         url, since = server.url, server.serving_since
@@ -270,29 +233,64 @@ class Fleet:
             server.tries = 0
         self.outages.died(death)
         self._notify()
-        async with self._membership:
-            if since is not None and url is not None and self._gate is not None:
-                await self._gate.remove(url)
+        if since is not None and url is not None:
+            await self._admission.withdraw(url)
         if url is not None:
-            await self.outages.lost(url, death.message.splitlines()[0].removesuffix("; the end of its log:"))
+            await self.outages.lost(url, _first_line(death))
 
     async def _admit(self, server: Server) -> None:
-        async with self._membership:
+        if await self._admission.admit(server, self._version):
+            self.outages.returned(server.url or "")
+            self._notify()
+            if server.restarts:
+                logger.warning("%s serves again", server.name)
+
+    async def _leave_silent(self, taken: dict[str, Server]) -> None:
+        """Take those out that were left behind before and give no answer."""
+        silent: dict[str, MilesError] = {}
+
+        async def ask(url: str) -> None:
+            if not await self._inspector.answers(url):
+                silent[url] = no_answer(url)
+
+        async with task_group() as tasks:
+            for url, server in taken.items():
+                if server.strikes:
+                    tasks.start_soon(ask, url)
+        await self._leave_behind(silent)
+        for url in silent:
+            del taken[url]
+
+    async def _is_silent(self, server: Server, url: str) -> None:
+        """Leave a server behind that was silent for too long, unless an update, with its own patience, has done so."""
+        async with self._joining:
+            if server.url == url and server.serving_since is not None and not await self._inspector.answers(url):
+                try:
+                    await self._leave_behind({url: no_answer(url)})
+                except RouterError as error:
+                    self._fails(error)
+
+    async def _leave_behind(self, lost: Mapping[str, MilesError], *, end: bool = False) -> None:
+        for server in self._servers:
             url = server.url
-            if self._gate is None or url is None or server.serving_since is not None or self._is_behind(server):
-                return
-            await self._gate.add(url)
-            if server.url == url:
-                server.serving_since = time.monotonic()
-                self._notify()
-                if server.restarts:
-                    logger.warning("%s serves again", server.name)
-            else:  # it died meanwhile
-                await self._gate.remove(url)
+            if url is None or url not in lost:
+                continue
+            said, served = _first_line(lost[url]), server.serving_since is not None
+            level = logging.WARNING if server.strike(lost[url]) else logging.INFO
+            logger.log(level, "%s is left behind: %s", server.name, said)
+            server.serving_since = None
+            if served:
+                await self.outages.left_behind(url, said)
+                await self._admission.withdraw(url, drop=True)
+            self._notify()
+            if end or server.strikes >= STRIKES:
+                logger.warning("%s is ended, it missed %d in a row: %s", server.name, server.strikes, said)
+                server.end()
 
-    def _is_behind(self, server: Server) -> bool:
-        return server.version != self._version
+    def _heeded(self) -> Sequence[str]:
+        """Engines whose silence would be news."""
+        return [server.url for server in self._servers if server.url is not None and not server.strikes]
 
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+
+def _first_line(error: MilesError) -> str:
+    return error.message.splitlines()[0].removesuffix("; the end of its log:")

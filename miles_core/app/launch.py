@@ -31,6 +31,7 @@ from miles_core.app.supervise import supervised
 from miles_core.app.tracking import open_trackers
 from miles_core.app.trainer_client import TrainerClient, optimizer_settings, trainer_process
 from miles_core.app.updates import FleetUpdates, fleet_updates
+from miles_core.app.version_mark import VersionMark
 from miles_core.app.warmup import warm_up
 from miles_core.kinds.hooks import RunInfo
 from miles_core.rollout.buffer import StepBuffer
@@ -95,6 +96,7 @@ class Run:
             MilesError: the first cause of a failure; every process of the run is gone by then.
         """
         state = RunState() if self.resumed is None else self.resumed.state
+        state.go_past(VersionMark(self.path).read())
         hooks = RunHooks(self.wiring.hooks, RunInfo(self.path.name, self.path, state.step))
         async with hooks.lifetime():
             return await self._with_trackers(state, hooks)
@@ -161,7 +163,7 @@ class Run:
         self, trainer: TrainerClient, served: Serving, recorder: Recorder, state: RunState
     ) -> None:
         """Where the config asks for it, compare what engines sample from with what the trainer computes."""
-        engines, say = served.fleet.named_urls, self.progress.say
+        engines, say = served.fleet.serving_urls, self.progress.say
         found = await check_run_on_policy(self.wiring, engines, served.http, trainer, say)
         if found:
             recorder.evaluation(state.step, found)
@@ -222,7 +224,11 @@ class Run:
             wiring.calls.take_metrics,
         )
         buffer = StepBuffer(
-            config.rollout.max_staleness, filters, ahead=config.rollout.max_steps_ahead, trained=state.step
+            config.rollout.max_staleness,
+            filters,
+            ahead=config.rollout.max_steps_ahead,
+            trained=state.step,
+            skipped=state.skipped,
         )
         if self.resumed is not None and self.resumed.rollout is not None:
             scheduler.restore(self.resumed.rollout["scheduler"])
@@ -236,7 +242,9 @@ class Run:
             buffer=buffer,
             trainer=trainer,
             publisher=updates,
-            placement=Colocated(served.fleet, served.http, timeout=config.weights.timeout)
+            placement=Colocated(
+                served.fleet, served.http, timeout=config.weights.timeout, patience=config.weights.patience
+            )
             if config.run.placement == "colocated"
             else Disaggregated(),
             saver=Saver(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 
 from miles_core.app.ending import Ending, Outcome, exhausted, limit_reached, outcome
-from miles_core.app.errors import single_error
 from miles_core.errors import MilesError, RolloutError
+from miles_core.lib.tasks import single_error
 from miles_core.plugins.lifecycle.hooks import Hooks
 from miles_core.telemetry.metrics import rollout_metrics
 from miles_core.train.batching import TrainStep
@@ -141,7 +141,8 @@ class TrainingLoop:
             await parts.buffer.reserve(step)
             # by the time this step is trained, at most so many versions were committed
             version = self._state.version + step - self._state.step
-            rollout = await parts.scheduler.step(step, version - self._config.rollout.max_staleness)
+            oldest = self._state.skipped.oldest(version, self._config.rollout.max_staleness)
+            rollout = await parts.scheduler.step(step, oldest)
             if rollout is None:
                 await parts.buffer.end()
                 return
@@ -168,7 +169,7 @@ class TrainingLoop:
         """Learn from one rollout, publish, record, save, evaluate; then the next step may be generated."""
         state, parts = self._state, self._parts
         version = state.version
-        metrics = rollout_metrics(rollout.groups, rollout.kept, rollout.dropped, version=version)
+        metrics = rollout_metrics(rollout.groups, rollout.kept, rollout.dropped, version=version, skipped=state.skipped)
         metrics |= rollout.counters
         if parts.audit is not None:
             metrics |= parts.audit.metrics()
@@ -218,7 +219,9 @@ class TrainingLoop:
         state.version = version = result.manifest.version
         await parts.hooks.observe("miles_weights_published", version=version, manifest=result.manifest)
         metrics["train/learning_rate"] = rate
-        metrics["weights/sync_seconds"] = result.seconds
+        metrics["weights/sync_seconds"] = sum(result.seconds.values())
+        metrics |= {f"weights/seconds/{part}": seconds for part, seconds in result.seconds.items()}
+        metrics["weights/left_behind"] = float(len(result.lost))
         metrics["weights/bytes"] = float(result.manifest.nbytes)
         metrics["weights/version"] = float(state.version)
         return metrics

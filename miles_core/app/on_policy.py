@@ -16,10 +16,10 @@ import numpy as np
 
 from miles_core.app.context import trajectory_tokens
 from miles_core.app.engine_load import running_requests
-from miles_core.app.errors import single_error
 from miles_core.app.on_policy_requests import LATE_TOKENS, RequestMaker
 from miles_core.engine.client import HttpEngineClient
 from miles_core.errors import EngineError, TrainError
+from miles_core.lib.tasks import single_error
 from miles_core.train.metrics import ON_POLICY_REMEDY
 from miles_core.types import MAIN_AGENT, RoutingTrace, Sample, Status, TurnRecord, VersionSpan
 

@@ -32,9 +32,9 @@ class Inspector(Protocol):
 
 
 class Outages:
-    """Counts how often engines died or were found silent; ``urls`` gives those that run.
+    """Counts how often engines died or were found silent; ``urls`` gives those that should answer.
 
-    ``on_lost`` is called once for each that died or stayed silent, with its URL and why.
+    ``on_lost`` is called once for each that died, was left behind or stayed silent, with its URL and why.
     """
 
     def __init__(self, inspector: Inspector, urls: Callable[[], Sequence[str]], on_lost: Lost | None = None) -> None:
@@ -46,6 +46,17 @@ class Outages:
         self._silences = 0
         self._probing = anyio.Lock()
         self._noted = anyio.Event()
+
+    async def left_behind(self, url: str, why: str) -> None:
+        """Note that an engine serves no more, though it lives: requests in it fail, and not by themselves."""
+        self._silences += 1
+        if url not in self._told and self._on_lost is not None:
+            self._told.add(url)
+            await self._on_lost(url, why)
+
+    def returned(self, url: str) -> None:
+        """Note that an engine serves again."""
+        self._told.discard(url)
 
     @property
     def count(self) -> int:

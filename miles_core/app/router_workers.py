@@ -25,18 +25,18 @@ class RouterWorkers:
         """
         await self._call("POST", url)
 
-    async def remove(self, url: str) -> None:
-        """Send an engine no more requests.
+    async def remove(self, url: str, *, drop: bool = False) -> None:
+        """Send an engine no more requests; ``drop``: those in flight end with an error that says to try again.
 
         Raises:
             RouterError: if the router cannot be reached or does not know it.
         """
-        await self._call("DELETE", url)
+        await self._call("DELETE", url, drop=drop)
 
-    async def _call(self, method: str, url: str) -> None:
+    async def _call(self, method: str, url: str, **more: bool) -> None:
         timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
         try:
-            async with self._http.request(method, self._url, json={"url": url}, timeout=timeout) as reply:
+            async with self._http.request(method, self._url, json={"url": url, **more}, timeout=timeout) as reply:
                 ok, raw = reply.ok, await reply.read()
         except (aiohttp.ClientError, OSError) as error:
             raise RouterError(

@@ -45,3 +45,15 @@ def _opened(path: Path) -> TextIO:
         raise CheckpointError(
             f"cannot write to the run folder {path.parent}: {error.strerror}", remedy="Make it writable, or copy it."
         ) from error
+
+
+def is_running(run_dir: Path) -> bool:
+    """Whether a process holds the folder now."""
+    try:
+        with (run_dir / "run.lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

@@ -6,6 +6,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from miles_core.types.versions import NONE_SKIPPED, SkippedVersions
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -46,7 +48,10 @@ class EmptySteps:
 
 @dataclass(slots=True)
 class RunState:
-    """``step`` steps are done, ``version`` is committed; ``seconds`` of training count those before a resume too."""
+    """``step`` steps are done, ``version`` is committed; ``seconds`` of training count those before a resume too.
+
+    ``skipped`` are version numbers up to ``version`` that count as no update.
+    """
 
     step: int = 0
     version: int = 0
@@ -54,6 +59,18 @@ class RunState:
     first_reward: float | None = None
     recent_rewards: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     empty: EmptySteps = field(default_factory=EmptySteps)
+    skipped: SkippedVersions = NONE_SKIPPED
+
+    @property
+    def updates(self) -> int:
+        """How many weight updates led to the committed version."""
+        return self.skipped.updates(0, self.version)
+
+    def go_past(self, version: int | None) -> None:
+        """Call the present weights by a free number if engines have heard of ``version``, which is above theirs."""
+        if version is not None and version > self.version:
+            self.skipped = self.skipped.extended(self.version + 1, version + 1)
+            self.version = version + 1
 
     def add_reward(self, reward: float) -> None:
         """Note a step's mean reward."""
@@ -72,6 +89,7 @@ class RunState:
         return {
             "step": self.step,
             "version": self.version,
+            "skipped": [list(one) for one in self.skipped.ranges],
             "seconds": self.seconds,
             "first_reward": self.first_reward,
             "recent_rewards": list(self.recent_rewards),
@@ -92,6 +110,7 @@ class RunState:
         return cls(
             step=data["step"],
             version=data["version"],
+            skipped=SkippedVersions(tuple((first, last) for first, last in data.get("skipped", ()))),
             seconds=data.get("seconds", 0.0),
             first_reward=data.get("first_reward"),
             recent_rewards=deque(data.get("recent_rewards", ()), maxlen=RECENT),

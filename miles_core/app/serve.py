@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from miles_core.app.child import child_process, is_child
 from miles_core.app.http_server import bind, run_server
 from miles_core.app.plugin_lock import require_same_plugins
+from miles_core.app.transports import transport_table, usable_transports
 from miles_core.app.wiring import plugin_context, read_model
 from miles_core.config.schema import PluginsTable, WeightsTable
 from miles_core.config.serving import EngineTable
@@ -117,6 +118,7 @@ def _engine_app(setup: EngineSetup, options: Embedded.Config, hub: Hub) -> Any:
     from miles_core.engine.embedded.engine import EmbeddedEngine
     from miles_core.engine.embedded.server import create_app
     from miles_core.engine.embedded.settings import EngineSettings
+    from miles_core.lib.layout import parameter_table
     from miles_core.session.tokenizer import ChatTokenizer
     from miles_core.weights.receive import WeightReceiver
     from miles_core.weights.routes import routes
@@ -138,12 +140,13 @@ def _engine_app(setup: EngineSetup, options: Embedded.Config, hub: Hub) -> Any:
         model, tokenizer, settings, replay_points=facts.bridge.replay_points(model), routing=facts.routing
     )
     parameters = engine.parameters()
-    weights = setup.weights
-    if weights.use == "auto":
-        weights = weights.model_copy(update={"use": Embedded.default_transport})
-    transport = hub.build("weight_transports", weights, setup.context)
-    receiver = WeightReceiver(facts.layout(parameters), parameters, transport, engine, version=0)
-    return create_app(engine, routes(receiver), discarding=receiver.discarding)
+
+    def transport(name: str) -> Any:
+        return hub.build("weight_transports", transport_table(hub, setup.weights, name), setup.context)
+
+    receiver = WeightReceiver(parameter_table(parameters), parameters, transport, engine, version=0)
+    usable = partial(usable_transports, hub, setup.weights.use)
+    return create_app(engine, routes(receiver, usable), discarding=receiver.discarding)
 
 
 def serve_router(loaded: LoadedConfig, workers: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from miles_core.app.fleet import Launch
+    from miles_core.app.fleet_servers import Launch
     from miles_core.app.wiring import Wiring
     from miles_core.kinds.engines import EngineClient
     from miles_core.telemetry.progress import TrainingProgress
@@ -64,7 +64,14 @@ async def serving(
         async def on_lost(url: str, error: str) -> None:
             await wiring.hooks.observe("miles_engine_lost", url=url, error=error)
 
-        fleet = Fleet(launches, engine_check, version=version, max_restarts=max_restarts, on_lost=on_lost)
+        fleet = Fleet(
+            launches,
+            engine_check,
+            version=version,
+            max_restarts=max_restarts,
+            patience=wiring.config.weights.patience,
+            on_lost=on_lost,
+        )
         await stack.enter_async_context(fleet.running())
         router = await stack.enter_async_context(_router(wiring, config_file))
         await fleet.open(RouterWorkers(router.ready["url"], http), progress.waiting)
@@ -78,7 +85,7 @@ async def serving(
             extra_key=lambda: salt.current,
         )
         client = await stack.enter_async_context(BatchingClient(single, engines=len(tables)))
-        yield Serving(fleet, router, http, FleetClient(client, fleet), engine_check, salt)
+        yield Serving(fleet, router, http, FleetClient(client, fleet, model.routing), engine_check, salt)
 
 
 def _launch(wiring: Wiring, config_file: Path, model_path: Path, index: int) -> Launch:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import uvicorn
 
-from miles_core.app.errors import task_group
 from miles_core.app.http_server import bind, server_config, url_of
 from miles_core.app.planes import environment_factories
 from miles_core.errors import ConfigError, RolloutError, SessionError
 from miles_core.kinds.environments import is_agent
+from miles_core.lib.tasks import task_group
 from miles_core.rollout.agents import Endpoint
 from miles_core.session.registry import SessionRegistry
 from miles_core.session.server.app import create_app

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from miles_core.app.functions import build_correction, build_reduction
 from miles_core.app.plugin_calls import calls_into
 from miles_core.app.rpc import serve
 from miles_core.app.trainer_hooks import TrainerHooks
+from miles_core.app.transports import transport_table
 from miles_core.app.wiring import Wiring, wire
 from miles_core.config.load import load_config
 from miles_core.kinds.hooks import TrainerHandle
@@ -22,20 +24,19 @@ from miles_core.train.dump import MODEL_FOLDER, write_train_dump
 from miles_core.train.objective import Objective, WeightedLoss
 from miles_core.train.plugin_guard import GuardedEstimator, GuardedLoss
 from miles_core.train.trainer import Trainer, TrainerSettings
-from miles_core.weights.layout import view
 from miles_core.weights.source import WeightSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
-    import torch
     from numpy.typing import NDArray
 
     from miles_core.config.schema import LossTable
     from miles_core.kinds.train_backends import OptimizerSettings
+    from miles_core.kinds.weight_transports import WeightTransport
     from miles_core.train.batching import TrainStep
-    from miles_core.types import Bucket, Layout, Sample
+    from miles_core.types import Bucket, Layout, Opening, Sample
 
 
 class TrainerService:
@@ -73,9 +74,7 @@ class TrainerService:
         self._calls = wiring.calls
         self._writer = CheckpointWriter()
         self._weights = WeightSource(
-            model.layout(self._backend.parameters()),
-            self._tensors,
-            wiring.build("weight_transports", config.weights),
+            model.layout(self._backend.parameters()), self._backend.parameters, partial(_transport, wiring)
         )
 
     def begin_supervised(self, settings: OptimizerSettings) -> None:
@@ -117,13 +116,21 @@ class TrainerService:
         """Where the checkpoint tensors live."""
         return self._weights.layout
 
-    def stage(self, bucket: Bucket) -> tuple[Mapping[str, Any], str]:
-        """Offer a bucket to the engines; returns its delivery and checksum."""
+    def open_update(self, transport: str, opening: Opening) -> None:
+        """Begin an update whose buckets go by ``transport``."""
+        self._weights.open(transport, opening)
+
+    def stage(self, bucket: Bucket) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        """Offer a bucket to the engines; returns its delivery and the checksum of each box."""
         return self._weights.stage(bucket)
 
     def release(self, delivery: Mapping[str, Any]) -> None:
         """Free a delivery."""
         self._weights.release(delivery)
+
+    def transport_path(self) -> str:
+        """Which way the bytes of the last update took, in words."""
+        return self._weights.path()
 
     def save(self, path: Path, files: Mapping[str, bytes], keep: int) -> None:
         """Copy the present state, and write it with ``files`` as a checkpoint while training goes on."""
@@ -142,13 +149,15 @@ class TrainerService:
         try:
             self._writer.wait()
         finally:
+            self._weights.close()
             self._backend.close()
 
-    def _tensors(self, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        parameters = self._backend.parameters()
-        placements = {placement.tensor.name: placement for placement in self._weights.layout.placements}
-        for name in names:
-            yield name, view(parameters, placements[name])
+
+def _transport(wiring: Wiring, name: str) -> WeightTransport:
+    """The trainer's end of a transport."""
+    table = transport_table(wiring.hub, wiring.config.weights, name)
+    made: WeightTransport = wiring.build("weight_transports", table)
+    return made
 
 
 def _loss(wiring: Wiring, table: LossTable) -> WeightedLoss:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from miles_core.config.schema import OptimizerTable
     from miles_core.train.batching import TrainStep
-    from miles_core.types import Bucket, Layout, Sample
+    from miles_core.types import Bucket, Layout, Opening, Sample
 
 
 class TrainerClient:
@@ -61,14 +61,23 @@ class TrainerClient:
         layout: Layout = await self._remote.call("layout")
         return layout
 
-    async def stage(self, bucket: Bucket) -> tuple[Mapping[str, Any], str]:
-        """Offer a bucket to the engines."""
-        staged: tuple[Mapping[str, Any], str] = await self._remote.call("stage", bucket)
+    async def open_update(self, transport: str, opening: Opening) -> None:
+        """Begin an update whose buckets go by ``transport``."""
+        await self._remote.call("open_update", transport, opening)
+
+    async def stage(self, bucket: Bucket) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        """Offer a bucket to the engines; its delivery, and the checksum of each box."""
+        staged: tuple[Mapping[str, Any], tuple[str, ...]] = await self._remote.call("stage", bucket)
         return staged
 
     async def release(self, delivery: Mapping[str, Any]) -> None:
         """Free a delivery."""
         await self._remote.call("release", delivery)
+
+    async def transport_path(self) -> str:
+        """Which way the bytes of the last update took, in words."""
+        path: str = await self._remote.call("transport_path")
+        return path
 
     async def save(self, path: Path, files: Mapping[str, bytes], *, keep: int) -> None:
         """Begin a checkpoint of the present state; it is written while training goes on."""

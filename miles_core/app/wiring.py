@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from miles_core.app.plugin_lock import require_same_plugins
 from miles_core.config.load import load_config
 from miles_core.config.tables import PluginTable
-from miles_core.errors import ConfigError
+from miles_core.errors import ConfigError, WeightSyncError
 from miles_core.kinds.base import PluginContext
+from miles_core.lib.layout import build_layout, parameter_table
 from miles_core.lib.plugin_calls import CallLog
 from miles_core.plugins.hub import Hub
 from miles_core.plugins.installed.policy import PluginPolicy
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from miles_core.kinds.model_bridges import ModelBridge
     from miles_core.plugins.lifecycle.hooks import Hooks
     from miles_core.plugins.lifecycle.hookspecs import Role
-    from miles_core.types import Layout, RoutingSpec
+    from miles_core.types import Layout, NameMapping, ParameterTable, RoutingSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +89,27 @@ class ModelFacts:
 
     def layout(self, tensors: Mapping[str, torch.Tensor]) -> Layout:
         """Where the checkpoint tensors live in a built model's parameters and persistent buffers."""
-        from miles_core.weights.layout import build_layout, is_tied
+        return build_layout(self.bridge.mapping, parameter_table(tensors), self.hf_config)
 
-        mapping = self.bridge.mapping
-        # Some configs leave the key out; then the built model tells.
-        tied = bool(self.hf_config.get("tie_word_embeddings", is_tied(mapping, tensors)))
-        return build_layout(mapping, tensors, tie_word_embeddings=tied)
+    @property
+    def mappings(self) -> Mapping[str, NameMapping]:
+        """The bridge's mappings by naming."""
+        return {"torch": self.bridge.mapping, **getattr(self.bridge, "engine_mappings", {})}
+
+    def layout_of(self, table: ParameterTable, source: Layout) -> Layout:
+        """Where they live in one rank of an engine, of those that ``source`` holds.
+
+        Raises:
+            WeightSyncError: if the bridge does not know how this engine names its parameters.
+        """
+        if table.naming not in self.mappings:
+            raise WeightSyncError(
+                f"the bridge {self.bridge_name} does not say how {table.naming} names and divides the parameters; it "
+                f"knows {', '.join(self.mappings)}",
+                remedy='Set [weights] use = "disk", which the engine loads by itself, or add engine_mappings to the '
+                "bridge.",
+            )
+        return build_layout(self.mappings[table.naming], table, self.hf_config, source.tensors)
 
 
 def wire(loaded: LoadedConfig, run_dir: Path, role: Role = "driver") -> Wiring:
@@ -109,17 +125,7 @@ def wire(loaded: LoadedConfig, run_dir: Path, role: Role = "driver") -> Wiring:
     hooks = hub.hooks(loaded.config.plugins.hook_timeout, loaded.config.plugins.slow_call)
     model = read_model(hub, loaded.resolve(loaded.config.model.path), loaded.config.model.bridge)
     calls = CallLog(loaded.config.plugins.slow_call)
-    return Wiring(_with_transport(loaded, hub), hub, run_dir, model, hooks, calls)
-
-
-def _with_transport(loaded: LoadedConfig, hub: Hub) -> LoadedConfig:
-    """The config with the transport that ``auto`` stands for, so that every process and a resume read its name."""
-    config = loaded.config
-    if config.weights.use != "auto":
-        return loaded
-    engine: Any = hub.load(hub.resolve("engines", config.engine.use))
-    weights = config.weights.model_copy(update={"use": engine.default_transport})
-    return replace(loaded, config=config.model_copy(update={"weights": weights}))
+    return Wiring(loaded, hub, run_dir, model, hooks, calls)
 
 
 def plugin_context(loaded: LoadedConfig, run_dir: Path, **services: Any) -> PluginContext:

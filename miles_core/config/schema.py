@@ -235,9 +235,12 @@ class WarmupTable(Table):
 class WeightsTable(PluginTable):
     """``[weights]``: the transport from the trainer into engines."""
 
-    use: str = Field("auto", min_length=1, description="transport; auto: the engine's default")
+    use: str = Field("auto", min_length=1, description="transport; auto: the fastest of those that all engines have")
     bucket_bytes: int = Field(64 << 20, ge=1, description="bytes that travel together")
     timeout: float = Field(120.0, gt=0, description="seconds that one exchange with an engine may take")
+    patience: float = Field(
+        30.0, gt=0, description="seconds that an engine may take longer than another one before it is left behind"
+    )
 
 
 class CheckpointTable(Table):

@@ -28,7 +28,7 @@ class EngineTable(PluginTable):
     max_restarts: int = Field(
         2, ge=0, description="times that a server that dies is started again; counted anew after an hour of serving"
     )
-    pause_mode: Literal["in_place", "retract"] = Field(
+    pause_mode: Literal["in_place", "retract", "abort"] = Field(
         "in_place", description="what happens to running requests at a weight update"
     )
 

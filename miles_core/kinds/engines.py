@@ -34,9 +34,8 @@ class EngineCommand:
 class Engine(Protocol):
     """One kind of inference server.
 
-    ``weight_updates`` says who takes a weight update: a receiver of ours in the engine (``/weights/*``, any transport),
-    or SGLang's own endpoints (transports that have ``sglang_update``). ``default_transport`` is what
-    ``[weights] use = "auto"`` stands for.
+    ``weight_updates`` says who takes a weight update: ``"miles"``: a receiver of ours (``/weights/*``); ``"sglang"``:
+    SGLang's own endpoints too (transports that have ``sglang_update``).
 
     A ``Config`` that has ``context_length`` (tokens of prompt and output, ``None`` for the model's own) is held against
     ``rollout.max_context_tokens`` before a run starts, less the six tokens that SGLang keeps back. A method
@@ -44,7 +43,6 @@ class Engine(Protocol):
     """
 
     weight_updates: WeightUpdates
-    default_transport: str
 
     def command(self, model_path: str, *, index: int, config_path: str) -> EngineCommand:
         """The command that serves ``model_path`` as engine number ``index`` of a run.
@@ -76,6 +74,6 @@ KIND = Kind(
     summary="an inference server that speaks SGLang's HTTP API",
     table="[engine]",
     protocol=Engine,
-    members=("weight_updates", "default_transport", "command"),
+    members=("weight_updates", "command"),
     choices={"weight_updates": ("miles", "sglang")},
 )

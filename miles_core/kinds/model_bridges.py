@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -13,52 +12,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from miles_core.types import RoutingSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """A module parameter that stacks checkpoint tensors.
-
-    ``parameter`` is a regular expression with named groups; along its first dimension it holds one entry per
-    expert, and each entry is the concatenation of ``parts`` along the entry's first dimension. ``{expert}`` and the
-    named groups are filled in. With one part, an entry is that tensor.
-    """
-
-    parameter: str
-    parts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rename:
-    """A module parameter that is a checkpoint tensor of another name.
-
-    ``parameter`` is a regular expression with named groups, which fill ``checkpoint``.
-    """
-
-    parameter: str
-    checkpoint: str
-
-
-@dataclass(frozen=True, slots=True)
-class NameMapping:
-    """How module parameters relate to checkpoint tensors; what no rule names keeps its own name.
-
-    ``tied`` maps a parameter that shares storage to the one whose checkpoint tensor fills it, and holds where the
-    model's config ties them.
-    """
-
-    stacks: tuple[Stack, ...] = ()
-    tied: Mapping[str, str] | None = None
-    renames: tuple[Rename, ...] = ()
-
-    def renamed(self, parameter: str) -> str:
-        """The checkpoint tensor of a parameter that is no stack."""
-        for rename in self.renames:
-            match = re.fullmatch(rename.parameter, parameter)
-            if match is not None:
-                return rename.checkpoint.format(**match.groupdict())
-        return parameter
+    from miles_core.types import NameMapping, RoutingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +31,12 @@ class ReplayPoint:
 
 @runtime_checkable
 class ModelBridge(Protocol):
-    """Named by its Hugging Face architecture, such as ``Qwen3MoeForCausalLM``."""
+    """Named by its Hugging Face architecture, such as ``Qwen3MoeForCausalLM``.
+
+    ``mapping`` is about the modules that :meth:`build` makes. A bridge may have ``engine_mappings`` too: how engines
+    name, fuse and divide the same tensors, by the naming that they report (``"sglang"``). Without one for it, an engine
+    is updated by its own loader only.
+    """
 
     mapping: NameMapping
 

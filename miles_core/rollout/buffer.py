@@ -10,12 +10,14 @@ import anyio
 from miles_core.errors import RolloutError
 from miles_core.kinds.filters import BufferedGroup
 from miles_core.rollout.step import StepRollout
+from miles_core.types.versions import NONE_SKIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from miles_core.rollout.filtering import FilterChain
     from miles_core.types import Group
+    from miles_core.types.versions import SkippedVersions
 
 
 class StepBuffer:
@@ -23,14 +25,23 @@ class StepBuffer:
 
     With ``ahead = 0`` a step is generated only after the one before it was trained and its weights were committed:
     synchronous training by the same code. The default is ``max_staleness``, the most that fresh groups allow.
-    ``trained`` steps are done already, as in a resumed run.
+    ``trained`` steps are done already, as in a resumed run, and ``skipped`` versions count as no update.
     """
 
-    def __init__(self, max_staleness: int, filters: FilterChain, *, ahead: int | None = None, trained: int = 0) -> None:
+    def __init__(
+        self,
+        max_staleness: int,
+        filters: FilterChain,
+        *,
+        ahead: int | None = None,
+        trained: int = 0,
+        skipped: SkippedVersions = NONE_SKIPPED,
+    ) -> None:
         self._max_staleness = max_staleness
         self._ahead = max_staleness if ahead is None else ahead
         self._filters = filters
         self._trained = trained
+        self._skipped = skipped
         self._ready: dict[int, StepRollout] = {}
         self._ended = False
         self._changed = anyio.Condition()
@@ -73,7 +84,7 @@ class StepBuffer:
                     return None
                 await self._changed.wait()
             rollout = self._ready[step]
-        buffered = [BufferedGroup(group, staleness(group, version)) for group in rollout.kept]
+        buffered = [BufferedGroup(group, staleness(group, version, self._skipped)) for group in rollout.kept]
         fresh = [item for item in buffered if item.staleness <= self._max_staleness]
         dropped = rollout.dropped.copy()
         if stale := len(buffered) - len(fresh):
@@ -97,8 +108,8 @@ class StepBuffer:
         self._ready = {record["step"]: StepRollout.from_record(record) for record in state}
 
 
-def staleness(group: Group, version: int) -> int:
-    """Policy versions that a group's oldest trained token lags behind ``version``, the committed one.
+def staleness(group: Group, version: int, skipped: SkippedVersions = NONE_SKIPPED) -> int:
+    """Weight updates that a group's oldest trained token lags behind ``version``, the committed one.
 
     Raises:
         RolloutError: if any trained token is newer than ``version``.
@@ -111,4 +122,4 @@ def staleness(group: Group, version: int) -> int:
             f"group {group.id} holds tokens of policy version {newest}, but the committed version is {version}",
             remedy="Versions only grow: resume with the version that the engines serve.",
         )
-    return version - oldest
+    return skipped.updates(oldest, version)

@@ -64,29 +64,47 @@ class Endpoints:
 
     async def _remove(self, request: Request) -> Response:
         try:
-            url = await _worker_url(request)
+            url, drop = await _worker_url(request), await _drops(request)
         except RouterError as error:
             return _refusal(400, error)
         try:
-            self._workers.remove(url)
+            self._workers.remove(url, drop=drop)
         except RouterError as error:
             return _refusal(404, error)
         return JSONResponse({"url": url})
 
 
 async def _worker_url(request: Request) -> str:
-    url = request.query_params.get("url")
+    url: object = request.query_params.get("url")
     if url is None:
-        try:
-            url = (await request.json())["url"]
-        except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError):
-            url = None
+        url = _member(await request.body(), "url", None)
     if not isinstance(url, str):
         raise RouterError(
             f"{request.method} {request.url.path} needs a worker's URL and came without one",
             remedy='Send JSON {"url": "http://host:port"}, or add ?url=http://host:port to the path.',
         )
     return url
+
+
+def _member(raw: bytes, key: str, default: object) -> object:
+    """A member of a JSON object; ``default`` where it has none, or the bytes are something else."""
+    try:
+        body = json.loads(raw)
+    except ValueError:
+        return default
+    return body.get(key, default) if isinstance(body, dict) else default
+
+
+async def _drops(request: Request) -> bool:
+    """Whether requests in flight are to end at once: ``drop`` in the body or the query."""
+    word = request.query_params.get("drop")
+    if word is not None:
+        drop: object = {"true": True, "false": False}.get(word)
+    else:
+        drop = _member(await request.body(), "drop", False)
+    if not isinstance(drop, bool):
+        raise RouterError("drop must be true or false", remedy='Send {"url": ..., "drop": true}, or leave it out.')
+    return drop
 
 
 def _refusal(status: int, error: RouterError) -> Response:

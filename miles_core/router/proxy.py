@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Proxy:
     """An ASGI app for HTTP requests.
 
-    A request that fails before its first byte goes to another worker if it ``may_retry``. A client that leaves closes
+    A request that fails before its first byte goes to another worker if it ``may_retry``; so does one whose worker is
+    dropped, which costs none of its tries. A client that leaves closes
     the connection to the worker, which aborts the generation. An answer that breaks off after its first byte raises
     ``UpstreamError``, so that the server closes the client's connection instead of ending the answer.
     """
@@ -47,6 +48,7 @@ class Proxy:
 
     async def _serve(self, request: UpstreamRequest, retries: int, send: Send) -> None:
         tried: list[Worker] = []
+        client = _Client(send)
         rest: list[Message] | None = None
         while rest is None:
             try:
@@ -56,9 +58,13 @@ class Proxy:
                 break
             tried.append(worker)
             try:
-                rest = await self._attempt(worker, request, send, last=len(tried) > retries)
+                with worker.attempt() as scope:
+                    rest = await self._attempt(worker, request, client.send, last=len(tried) > retries)
             finally:
                 self._workers.release(worker)
+            if scope.cancelled_caught:
+                rest = _dropped(worker, client, again=retries > 0)
+                tried.remove(worker)
         # Sent when the worker is free again: whoever has the whole answer sees a counter without it.
         await send_all(rest, send)
 
@@ -84,6 +90,34 @@ class Proxy:
     def _rest_seconds(self, answer: Answer) -> float:
         asked = retry_after_seconds(answer.retry_after)
         return self._settings.cooldown if asked is None else min(asked, self._settings.max_retry_after)
+
+
+class _Client:
+    """Sends to the client, and knows whether its answer has begun."""
+
+    __slots__ = ("_send", "begun")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+
+    async def send(self, message: Message) -> None:
+        self.begun = True
+        await self._send(message)
+
+
+def _dropped(worker: Worker, client: _Client, *, again: bool) -> list[Message] | None:
+    """What the client of a dropped worker gets; ``None`` to ask another worker.
+
+    Raises:
+        UpstreamError: if its answer has begun.
+    """
+    error = UpstreamError(
+        f"worker {worker.url} left the router while it answered", remedy="Make the request again; others serve it."
+    )
+    if client.begun:
+        raise error
+    return None if again else error_answer(502, "worker_failed", error.message, error.remedy)
 
 
 async def _relay(answer: Answer, send: Send) -> list[Message]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -12,7 +13,7 @@ import anyio
 from miles_core.errors import RouterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from miles_core.router.policy import Policy
 
@@ -22,15 +23,38 @@ class NoWorkerError(RouterError):
 
 
 class Worker:
-    """One engine server: its URL, requests in flight, and the time until which it is left alone."""
+    """One engine server: its URL, requests in flight, and the time until which it is left alone.
 
-    __slots__ = ("in_flight", "last_pick", "rests_until", "url")
+    ``attempts`` are the scopes of what it is being asked; it was ``dropped`` if they were cancelled.
+    """
+
+    __slots__ = ("attempts", "dropped", "in_flight", "last_pick", "rests_until", "url")
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.in_flight = 0
         self.last_pick = 0
         self.rests_until = 0.0
+        self.attempts: set[anyio.CancelScope] = set()
+        self.dropped = False
+
+    @contextmanager
+    def attempt(self) -> Iterator[anyio.CancelScope]:
+        """One exchange with the worker, which ends without a result when the worker is dropped."""
+        with anyio.CancelScope() as scope:
+            self.attempts.add(scope)
+            if self.dropped:
+                scope.cancel()
+            try:
+                yield scope
+            finally:
+                self.attempts.discard(scope)
+
+    def drop(self) -> None:
+        """End all that is in flight."""
+        self.dropped = True
+        for scope in self.attempts:
+            scope.cancel()
 
 
 class WorkerRegistry:
@@ -65,15 +89,18 @@ class WorkerRegistry:
         self._changed = anyio.Event()
         return worker
 
-    def remove(self, url: str) -> None:
-        """Send a worker no new requests; those in flight end by themselves.
+    def remove(self, url: str, *, drop: bool = False) -> None:
+        """Send a worker no new requests; those in flight end by themselves, or at once with ``drop``.
 
         Raises:
             RouterError: if no such worker is known.
         """
-        if self._workers.pop(root_url(url), None) is None:
+        worker = self._workers.pop(root_url(url), None)
+        if worker is None:
             known = ", ".join(self._workers) or "none"
             raise RouterError(f"no worker {url!r} is registered; known: {known}", remedy="Name a registered worker.")
+        if drop:
+            worker.drop()
 
     def is_available(self, worker: Worker) -> bool:
         """Whether requests go to this worker now."""

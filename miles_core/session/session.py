@@ -11,8 +11,8 @@ import numpy as np
 
 from miles_core.errors import EngineError, RoutingError, SessionError
 from miles_core.kinds.sessions import Conversation, GeneratedTurn, Prompt, Turn
+from miles_core.lib.generations import join_generations, rest_of
 from miles_core.session.decoding import TurnDecoder
-from miles_core.session.joining import join_generations
 from miles_core.session.matching import tool_arguments
 from miles_core.session.parsing.turn import TurnParser
 from miles_core.session.picking import ask_pick, leaves
@@ -144,7 +144,7 @@ class TokenSession:
             raise SessionError(
                 f"the aborted turn has all of its {node.sampling.max_new_tokens} tokens: nothing is left to generate"
             )
-        rest = await self._generate(node.tokens(), replace(node.sampling, max_new_tokens=left), node.rows)
+        rest = await self._generate(node.tokens(), rest_of(node.sampling, len(node.output_ids)), node.rows)
         whole = join_generations(turn.generation, rest, self._routing)
         resumed = replace(
             node,

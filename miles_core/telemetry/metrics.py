@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from miles_core.types.versions import NONE_SKIPPED
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from miles_core.types import Group, Trajectory
+    from miles_core.types.versions import SkippedVersions
 
 
 def rollout_metrics(
-    groups: Sequence[Group], kept: Sequence[Group], dropped: Mapping[str, int], *, version: int
+    groups: Sequence[Group],
+    kept: Sequence[Group],
+    dropped: Mapping[str, int],
+    *,
+    version: int,
+    skipped: SkippedVersions = NONE_SKIPPED,
 ) -> dict[str, float]:
     """What the step generated; ``version`` is the committed policy version that staleness is counted from.
+
+    ``skipped`` versions count as no update.
 
     ``rollout/reward`` is over all scored trajectories, ``rollout/reward_kept`` over those that filters kept: the
     second alone hides progress.
@@ -34,7 +44,7 @@ def rollout_metrics(
         **_truncated(trajectories),
         **_agent_rewards(trajectories),
     }
-    lags = [version - group.oldest_version for group in kept if group.oldest_version is not None]
+    lags = [skipped.updates(group.oldest_version, version) for group in kept if group.oldest_version is not None]
     metrics["rollout/staleness_mean"] = _mean(lags)
     metrics["rollout/staleness_max"] = max(lags, default=0)
     return {name: float(value) for name, value in metrics.items() if value is not None}

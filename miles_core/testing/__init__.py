@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from miles_core.testing.suites.model_bridges import ModelBridgeSuite
     from miles_core.testing.suites.reward_models import RewardModelSuite
     from miles_core.testing.suites.router_middlewares import RouterMiddlewareSuite
+    from miles_core.testing.suites.weight_transports import WeightTransportSuite
     from miles_core.testing.toy_bridge import ToyModel
 
 _SUITES = "miles_core.testing.suites"
@@ -45,6 +46,7 @@ SUITES: dict[str, str] = {
     "router_middlewares": "RouterMiddlewareSuite",
     "model_bridges": "ModelBridgeSuite",
     "data_sources": "DataSourceSuite",
+    "weight_transports": "WeightTransportSuite",
 }
 """The suite of each kind that has one, by name."""
 
@@ -66,8 +68,8 @@ _MODULES = {
 __all__ = [
     "SUITES", "AdvantageEstimatorSuite", "DataSourceSuite", "EnvironmentSuite", "FilterSuite", "LossSuite",
     "ModelBridgeSuite", "PluginSuite", "RewardModelSuite", "RouterMiddlewareSuite", "ScriptedEngine",
-    "ScriptedReply", "Site", "ToyModel", "make_group", "make_plugin", "make_sample", "make_step_batch", "make_task",
-    "make_trajectory",
+    "ScriptedReply", "Site", "ToyModel", "WeightTransportSuite", "make_group", "make_plugin", "make_sample",
+    "make_step_batch", "make_task", "make_trajectory",
 ]  # fmt: skip
 
 

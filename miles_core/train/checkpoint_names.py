@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from miles_core.errors import CheckpointError
+from miles_core.errors import CheckpointError, WeightSyncError
+from miles_core.lib.layout import build_layout, parameter_table, view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     import torch
 
-    from miles_core.kinds.model_bridges import NameMapping, Stack
+    from miles_core.types import NameMapping
 
 
 def without_aliases(mapping: NameMapping, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -34,36 +34,11 @@ def by_checkpoint_name(mapping: NameMapping, tensors: Mapping[str, torch.Tensor]
     Raises:
         CheckpointError: if a stack cannot be cut into its parts, or two parameters claim one name.
     """
-    named: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors.items():
-        for key, part in _parts(mapping, name, tensor):
-            if key in named:
-                raise CheckpointError(
-                    f"checkpoint tensor {key} is claimed by {name} and by another parameter",
-                    remedy="Correct the bridge's mapping, so that each parameter has names of its own.",
-                )
-            named[key] = part
-    return named
-
-
-def _parts(mapping: NameMapping, name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    for stack in mapping.stacks:
-        match = re.fullmatch(stack.parameter, name)
-        if match is not None:
-            yield from _unstacked(stack, match.groupdict(), name, tensor)
-            return
-    yield mapping.renamed(name), tensor
-
-
-def _unstacked(
-    stack: Stack, groups: Mapping[str, str], name: str, tensor: torch.Tensor
-) -> Iterator[tuple[str, torch.Tensor]]:
-    parts = len(stack.parts)
-    if tensor.dim() < 2 or tensor.shape[1] % parts:
-        raise CheckpointError(
-            f"parameter {name} of shape {list(tensor.shape)} does not divide into entries of {parts} equal parts",
-            remedy="Correct the stacks of the bridge's mapping.",
-        )
-    for expert, entry in enumerate(tensor.detach()):
-        for part, view in zip(stack.parts, entry.chunk(parts), strict=True):
-            yield part.format(expert=expert, **groups), view
+    try:
+        # what is tied was left out before
+        layout = build_layout(mapping, parameter_table(tensors), {"tie_word_embeddings": False})
+    except WeightSyncError as error:
+        raise CheckpointError(error.message, remedy=error.remedy) from error
+    if layout.unclaimed:
+        raise CheckpointError(f"parameter {layout.unclaimed[0]}", remedy="Correct the rules of the bridge's mapping.")
+    return {placement.tensor.name: view(tensors, placement) for placement in layout.placements}

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from miles_core.kinds.model_bridges import NameMapping
     from miles_core.train.copy_buffers import CopyBuffers
+    from miles_core.types import NameMapping
 
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "state/optimizer.safetensors"

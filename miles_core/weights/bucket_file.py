@@ -1,4 +1,4 @@
-"""A bucket as a safetensors file: its tensors by checkpoint name, its bytes verbatim behind the header."""
+"""A bucket as a safetensors file: its boxes by their labels, its bytes verbatim behind the header."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import xxhash
 from miles_core.errors import WeightSyncError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
     from typing import BinaryIO
 
@@ -60,24 +59,24 @@ def read_bucket(path: Path, bucket: Bucket) -> bytearray:
     return data
 
 
-def bucket_checksum(path: Path, bucket: Bucket) -> str:
-    """The xxh3-128, in hex, of the bucket's bytes in the file.
+def bucket_checksums(path: Path, bucket: Bucket) -> tuple[str, ...]:
+    """The xxh3-128, in hex, of the bytes of each box in the file.
 
     Raises:
         WeightSyncError: if the file holds another bucket, or is cut short.
         OSError: if it cannot be read.
     """
-    digest = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:
         _skip_header(file, path, bucket)
-        for chunk in _chunks(file):
-            digest.update(chunk)
+        return tuple(_checksum(file, placement.nbytes) for placement in bucket.placements)
+
+
+def _checksum(file: BinaryIO, nbytes: int) -> str:
+    digest = xxhash.xxh3_128()
+    while nbytes and (chunk := file.read(min(nbytes, _CHUNK))):
+        digest.update(chunk)
+        nbytes -= len(chunk)
     return digest.hexdigest()
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK):
-        yield chunk
 
 
 def _skip_header(file: BinaryIO, path: Path, bucket: Bucket) -> None:
@@ -96,15 +95,16 @@ def _header(bucket: Bucket) -> bytes:
     """Length and JSON of the header, padded so that the payload begins at a multiple of 8."""
     entries: dict[str, object] = {}
     offset = 0
-    for spec in bucket.tensors:
-        end = offset + spec.nbytes
-        if spec.dtype not in DTYPES:
+    for placement in bucket.placements:
+        end = offset + placement.nbytes
+        dtype = placement.tensor.dtype
+        if dtype not in DTYPES:
             raise WeightSyncError(
-                f"tensor {spec.name} of type {spec.dtype} cannot be written to a safetensors file; it has "
+                f"tensor {placement.label} of type {dtype} cannot be written to a safetensors file; it has "
                 f"{', '.join(sorted(DTYPES))}",
                 remedy="Use another [weights] transport for this model.",
             )
-        entries[spec.name] = {"dtype": DTYPES[spec.dtype], "shape": spec.shape, "data_offsets": [offset, end]}
+        entries[placement.label] = {"dtype": DTYPES[dtype], "shape": placement.shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

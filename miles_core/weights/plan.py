@@ -1,35 +1,53 @@
-"""Plans: which tensors travel together, decided and checked before the first byte moves."""
+"""Plans: which boxes travel together and to whom, decided and checked before the first byte moves."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from miles_core.errors import WeightSyncError
-from miles_core.types import Bucket
+from miles_core.weights.assign import choose_senders
+from miles_core.weights.buckets import bucketed
+from miles_core.weights.holders import holders_of
+from miles_core.weights.misfits import misfits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from miles_core.types import Layout, TensorSpec
+    import numpy as np
+    from numpy.typing import NDArray
 
-_SHOWN = 3
-_CASTS = frozenset({"float64", "float32", "float16", "bfloat16"})
-"""Types between which a cast is only a rounding; all others carry scales or meanings that a cast would lose."""
+    from miles_core.types import Bucket, Layout, Placement
+    from miles_core.weights.holders import Sources
+
+SAME_MODEL = "Let trainer and engines build the same model with the same bridge."
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The buckets of one update, in the order in which they travel."""
+class Receiver:
+    """One rank of an engine."""
 
+    engine: str
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Receivers whose layouts are equal, and the buckets that each of them gets, in the order in which they travel.
+
+    ``senders`` says which rank of the trainer sends a box to a receiver ``[receivers, boxes of all buckets]``; it is
+    ``None`` where the trainer has only one.
+    """
+
+    receivers: tuple[Receiver, ...]
+    layout: Layout
     buckets: tuple[Bucket, ...]
+    senders: NDArray[np.int32] | None = field(default=None, compare=False)
 
     @property
-    def tensors(self) -> int:
-        """How many checkpoint tensors travel."""
-        return sum(len(bucket.tensors) for bucket in self.buckets)
+    def boxes(self) -> tuple[Placement, ...]:
+        """What each receiver gets, in the order of the buckets."""
+        return tuple(box for bucket in self.buckets for box in bucket.placements)
 
     @property
     def nbytes(self) -> int:
@@ -37,94 +55,76 @@ class Plan:
         return sum(bucket.nbytes for bucket in self.buckets)
 
 
-def make_plan(source: Layout, receivers: Sequence[Layout], bucket_bytes: int) -> Plan:
-    """Buckets of at most ``bucket_bytes`` in the receivers' types; a tensor above the bound has a bucket of its own.
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """On which machine ranks of the trainer, and receivers, run."""
 
-    Tensors that fill one parameter of the first receiver share a bucket where they fit the bound.
+    senders: Sequence[int]
+    receivers: Mapping[Receiver, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The streams of one update."""
+
+    streams: tuple[Stream, ...]
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Those of all streams, by index."""
+        return tuple(bucket for stream in self.streams for bucket in stream.buckets)
+
+    @property
+    def tensors(self) -> int:
+        """How many checkpoint tensors travel, in whole or in parts."""
+        return len({one.tensor.name for bucket in self.buckets for one in bucket.placements})
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a receiver gets, at most."""
+        return max((stream.nbytes for stream in self.streams), default=0)
+
+
+def make_plan(
+    source: Sources, receivers: Mapping[Receiver, Layout], bucket_bytes: int, nodes: Nodes | None = None
+) -> Plan:
+    """Buckets of at most ``bucket_bytes`` in the receivers' types; a box above the bound has a bucket of its own.
+
+    Boxes that fill one parameter share a bucket where they fit the bound. ``source`` is the trainer's layout, or those
+    of its ranks: then boxes are cut where the ranks' shards meet, and each part has one sender, so that all ranks send
+    about as much; with ``nodes``, one on the receiver's machine where there is any.
 
     Raises:
-        WeightSyncError: if a tensor is sent by no one or claimed by no one, a parameter is filled by none, or shapes
-            or types do not fit.
+        WeightSyncError: if :func:`~miles_core.weights.misfits.misfits` finds any.
     """
-    problems = list(_problems(source, receivers))
-    if problems:
-        raise WeightSyncError(
-            f"the trainer's weights do not fit the engines: {_shortened(problems, '; ')}",
-            remedy="Let trainer and engines build the same model with the same bridge.",
-        )
-    packed = _packed(_units(receivers[0], bucket_bytes), bucket_bytes)
-    return Plan(
-        tuple(Bucket(index, _aligned(tensors), _nbytes(tensors)) for index, tensors in enumerate(packed)),
-    )
+    holders = holders_of(source)
+    if found := misfits(holders, receivers):
+        raise WeightSyncError("; ".join(dict.fromkeys(found.values())), remedy=SAME_MODEL)
+    streams: list[Stream] = []
+    index = 0
+    for number, alike in enumerate(_classes(receivers)):
+        layout = receivers[alike[0]]
+        pieces = [piece for placement in layout.placements for piece in holders.pieces(placement)]
+        buckets = tuple(bucketed(pieces, bucket_bytes, stream=number, first=index))
+        index += len(buckets)
+        streams.append(Stream(alike, layout, buckets))
+    if holders.ranks > 1:
+        chosen = choose_senders(streams, holders, nodes)
+        streams = [replace(stream, senders=senders) for stream, senders in zip(streams, chosen, strict=True)]
+    return Plan(tuple(streams))
 
 
-def _problems(source: Layout, receivers: Sequence[Layout]) -> Iterator[str]:
-    if not receivers:
-        yield "there is no engine"
-    yield from _named("the trainer has parameters that no checkpoint tensor fills", source.unclaimed)
-    sent = source.tensors
-    for index, receiver in enumerate(receivers):
-        who = f"engine {index}"
-        wanted = receiver.tensors
-        yield from _named(f"{who} has parameters that no checkpoint tensor fills", receiver.unclaimed)
-        yield from _named(f"no one sends what {who} needs", wanted.keys() - sent.keys())
-        yield from _named(f"{who} claims nothing of what the trainer sends as", sent.keys() - wanted.keys())
-        yield from _named(f"{who} has other shapes or types than the trainer sends", _unfit(sent, wanted))
-        first = receivers[0].tensors
-        differing = (_pair(first[name], spec) for name, spec in wanted.items() if first.get(name, spec) != spec)
-        yield from _named(f"{who} differs from engine 0", differing)
+def whole_plan(source: Layout, bucket_bytes: int) -> Plan:
+    """The plan for engines that take every whole tensor in the trainer's types, and publish no layout."""
+    return Plan((Stream((), source, tuple(bucketed(source.placements, bucket_bytes))),))
 
 
-def _unfit(sent: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec]) -> Iterator[str]:
-    for name in sent.keys() & wanted.keys():
-        one, other = sent[name], wanted[name]
-        castable = one.dtype == other.dtype or {one.dtype, other.dtype} <= _CASTS
-        if one.shape != other.shape or not castable:
-            yield _pair(one, other)
-
-
-def _pair(one: TensorSpec, other: TensorSpec) -> str:
-    return f"{one.name} {one.dtype} {list(one.shape)} / {other.dtype} {list(other.shape)}"
-
-
-def _named(what: str, names: Iterable[str]) -> Iterator[str]:
-    found = sorted(names)
-    if found:
-        yield f"{what}: {len(found)} ({_shortened(found, ', ')})"
-
-
-def _shortened(texts: Sequence[str], separator: str) -> str:
-    rest = len(texts) - _SHOWN
-    return separator.join(islice(texts, _SHOWN)) + (f"{separator}and {rest} more" if rest > 0 else "")
-
-
-def _units(layout: Layout, bound: int) -> Iterator[tuple[TensorSpec, ...]]:
-    """What must not be parted: all tensors of a parameter if they fit the bound, otherwise each tensor."""
-    parameters: dict[str, list[TensorSpec]] = {}
-    for placement in layout.placements:
-        parameters.setdefault(placement.parameter, []).append(placement.tensor)
-    for tensors in parameters.values():
-        if _nbytes(tensors) <= bound:
-            yield tuple(tensors)
-        else:
-            yield from ((tensor,) for tensor in tensors)
-
-
-def _packed(units: Iterable[tuple[TensorSpec, ...]], bound: int) -> Iterator[tuple[TensorSpec, ...]]:
-    current: tuple[TensorSpec, ...] = ()
-    for unit in units:
-        if current and _nbytes(current) + _nbytes(unit) > bound:
-            yield current
-            current = ()
-        current += unit
-    if current:
-        yield current
-
-
-def _aligned(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    """Largest elements first: back to back, each tensor then begins at a multiple of its element's size."""
-    return tuple(sorted(tensors, key=lambda tensor: tensor.nbytes // max(math.prod(tensor.shape), 1), reverse=True))
-
-
-def _nbytes(tensors: Iterable[TensorSpec]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
+def _classes(receivers: Mapping[Receiver, Layout]) -> Iterable[tuple[Receiver, ...]]:
+    """Receivers with equal layouts; layouts that are one object are not compared again."""
+    same: dict[int, list[Receiver]] = {}
+    for receiver, layout in receivers.items():
+        same.setdefault(id(layout), []).append(receiver)
+    equal: dict[tuple[Placement, ...], list[Receiver]] = {}
+    for alike in same.values():
+        equal.setdefault(receivers[alike[0]].placements, []).extend(alike)
+    return [tuple(alike) for alike in equal.values()]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from miles_core.types import Bucket, Layout
+    from miles_core.types import Bucket, Layout, Opening
     from miles_core.weights.exchange import EngineExchange
+    from miles_core.weights.plan import Plan
 
 
 class EngineSet(Protocol):
@@ -26,46 +27,84 @@ class TrainerWeights(Protocol):
     async def layout(self) -> Layout:
         """Where the trained model keeps its checkpoint tensors."""
 
-    async def stage(self, bucket: Bucket) -> tuple[Mapping[str, Any], str]:
-        """Offer a bucket; returns its delivery and its xxh3-128 in hex."""
+    async def open_update(self, transport: str, opening: Opening) -> None:
+        """Begin an update whose buckets go by ``transport``."""
+
+    async def stage(self, bucket: Bucket) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        """Offer a bucket; returns its delivery and the xxh3-128 of each box in hex."""
 
     async def release(self, delivery: Mapping[str, Any]) -> None:
         """Free a delivery."""
 
+    async def transport_path(self) -> str:
+        """Which way the bytes of the last update took, in words."""
+
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A bucket that the trainer offers; ``checksum`` is the xxh3-128 of its bytes, in hex."""
+    """A bucket that the trainer offers; ``checksums`` are the xxh3-128 of its boxes, in hex."""
 
     bucket: Bucket
     delivery: Mapping[str, Any]
-    checksum: str
+    checksums: tuple[str, ...]
+
+
+class Sender(Protocol):
+    """The trainer, as an update uses it; what is staged and not released is released when the update ends.
+
+    All calls raise ``WeightSyncError`` where the trainer fails or does not answer in time.
+    """
+
+    async def open(self, transport: str, opening: Opening) -> None:
+        """Begin to send."""
+
+    async def stage(self, bucket: Bucket) -> Staged:
+        """Offer a bucket."""
+
+    async def release(self, staged: Staged) -> None:
+        """Free what a bucket holds, once every receiver has it."""
 
 
 class WeightUpdates(Protocol):
-    """How engines of one kind take an update; the publisher pauses them before ``begin`` and resumes them afterwards.
+    """How engines take an update by one ``transport``; the publisher pauses them after ``prepare``, and resumes them.
 
-    Every call ends when all engines have answered, and raises ``WeightSyncError`` if one failed. ``at_once`` says that
-    engines read all buckets in ``verify``: they are staged before the pause and stay until the commit. Otherwise each
-    is staged, received and freed before the next.
+    An engine that fails is lost from ``engines``, and the update goes on with the others; calls raise
+    ``NoEngineError`` when none is left, and :class:`RestartUpdateError` where the others must begin again.
     """
 
-    at_once: bool
+    transport: str
 
-    async def layouts(self, engines: EngineExchange) -> Sequence[Layout]:
-        """What each engine needs; none at all if the engines take whatever the trainer has."""
+    async def plan(self, engines: EngineExchange, source: Layout, bucket_bytes: int) -> Plan:
+        """Who gets what; engines that ``source`` does not fit are lost."""
 
-    async def begin(self, engines: EngineExchange, version: int) -> None:
+    async def prepare(self, engines: EngineExchange, version: int, plan: Plan, sender: Sender) -> None:
+        """What can be done while engines still generate."""
+
+    async def begin(self, engines: EngineExchange, version: int, plan: Plan, sender: Sender) -> None:
         """Open the update."""
 
-    async def receive(self, engines: EngineExchange, version: int, staged: Staged) -> None:
-        """Hand one bucket over; not called where engines read all at once."""
+    async def move(self, engines: EngineExchange, version: int, plan: Plan, sender: Sender) -> Sequence[Staged]:
+        """Bring every bucket to its receivers."""
 
-    async def verify(self, engines: EngineExchange, version: int, staged: Sequence[Staged]) -> None:
+    async def verify(self, engines: EngineExchange, version: int, plan: Plan, moved: Sequence[Staged]) -> None:
         """Make sure that each engine holds exactly these bytes."""
 
-    async def commit(self, engines: EngineExchange, version: int) -> None:
+    async def commit(self, engines: EngineExchange, version: int, plan: Plan) -> None:
         """Name what the engines hold ``version``."""
 
     async def abort(self, engines: EngineExchange, url: str, version: int) -> str | None:
         """End the failed update of one engine; returns why it must not serve, or ``None`` if it has its old weights."""
+
+
+class UpdateChoice(Protocol):
+    """Which transport an update goes by."""
+
+    async def choose(self, engines: EngineExchange, source: Layout) -> WeightUpdates:
+        """The way for these engines.
+
+        Raises:
+            WeightSyncError: if there is none, with the reasons.
+        """
+
+    def measured(self, transport: str, nbytes: int, seconds: float) -> None:
+        """Note how long it took to move so many bytes to each engine."""

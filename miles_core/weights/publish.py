@@ -1,29 +1,27 @@
-"""The driver's end: one version into every engine, or into none that serves."""
+"""The driver's end: one version into every engine that can take it, and none that serves another."""
 
 from __future__ import annotations
 
 import logging
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import anyio
 
-from miles_core.errors import MilesError, WeightSyncError
+from miles_core.errors import WeightSyncError
 from miles_core.types import Manifest
-from miles_core.weights.exchange import EngineExchange
-from miles_core.weights.plan import make_plan
-from miles_core.weights.ports import Staged
+from miles_core.weights.exchange import Call, EngineExchange, NoEngineError
+from miles_core.weights.sender import TrainerSender
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import aiohttp
 
-    from miles_core.types import Bucket
     from miles_core.weights.plan import Plan
-    from miles_core.weights.ports import EngineSet, TrainerWeights, WeightUpdates
+    from miles_core.weights.ports import EngineSet, Staged, TrainerWeights, UpdateChoice, WeightUpdates
     from miles_core.weights.salt import PrefixSalt
 
 PauseMode: TypeAlias = Literal["in_place", "retract", "abort"]
@@ -31,19 +29,31 @@ PauseMode: TypeAlias = Literal["in_place", "retract", "abort"]
 _logger = logging.getLogger("miles.weights")
 
 
+class RestartUpdateError(WeightSyncError):
+    """The update must begin again with the engines that are left."""
+
+
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """What was committed, and the seconds from planning to resuming."""
+    """What was committed, by which ``transport`` and ``path``, and who was left behind, with the reason.
+
+    ``seconds`` are those of each part: ``plan``, ``prepare``, ``pause``, ``begin``, ``transfer``, ``verify``,
+    ``commit``, ``resume``; engines stand still from ``pause`` to ``resume``.
+    """
 
     manifest: Manifest
-    seconds: float
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    lost: Mapping[str, WeightSyncError] = field(default_factory=dict)
+    transport: str = ""
+    path: str = ""
 
 
 class Publisher:
     """Moves versions from one trainer into the engines of a fleet, one update at a time.
 
-    ``timeout`` bounds each exchange with trainer or engine, in seconds. ``pause_mode`` says what happens to requests
-    in flight, ``updates`` how the engines take an update. ``salt`` is renewed before requests can meet new weights.
+    ``timeout`` bounds each exchange with trainer or engine, ``patience`` how long one engine is waited for after
+    another has answered, both in seconds. ``pause_mode`` says what happens to requests in flight, ``choice`` by which
+    transport the engines take an update. ``salt`` is renewed before requests can meet new weights.
     """
 
     def __init__(
@@ -55,7 +65,8 @@ class Publisher:
         bucket_bytes: int,
         timeout: float,
         pause_mode: PauseMode,
-        updates: WeightUpdates,
+        choice: UpdateChoice,
+        patience: float | None = None,
         salt: PrefixSalt | None = None,
     ) -> None:
         self._fleet = fleet
@@ -63,113 +74,138 @@ class Publisher:
         self._http = http
         self._bucket_bytes = bucket_bytes
         self._timeout = timeout
+        self._patience = patience
         self._pause_mode = pause_mode
-        self._updates = updates
+        self._choice = choice
         self._salt = salt
-        self._planned: tuple[frozenset[str], Plan] | None = None
+        self._way = ""
         self._one_at_a_time = anyio.Lock()
 
     async def publish(self, version: int, engines: Sequence[str] | None = None) -> PublishResult:
         """Commit the trainer's present weights as ``version`` on the whole fleet, or on ``engines`` that are behind.
 
-        Where no engine lives, the version is committed all the same: those that come back are behind. On failure or
-        cancellation the update is aborted everywhere. Engines that no byte reached resume with their old weights; torn
-        ones, and ones that had already committed, stay paused.
+        Engines that fail are left behind. Where none is left because they cannot be reached, the version is committed
+        all the same: those that come back are behind. Where the trainer fails, the engines that are well refuse, or the
+        call is cancelled, the update is aborted everywhere: engines that no byte reached resume with their old weights;
+        torn ones, and ones that had already committed, stay paused.
 
         Raises:
             WeightSyncError: naming engine, stage and cause.
         """
         async with self._one_at_a_time:
-            started = perf_counter()
             urls = self._fleet.urls if engines is None else engines
-            exchange = EngineExchange(urls, self._http, timeout=self._timeout)
-            manifest = Manifest(version, 0, 0, ())
-            if exchange.urls:
-                manifest = await self._update(exchange, version)
-        return PublishResult(manifest, perf_counter() - started)
+            exchange = EngineExchange(urls, self._http, timeout=self._timeout, patience=self._patience)
+            while exchange.urls:
+                try:
+                    return await self._update(exchange, version)
+                except RestartUpdateError as error:
+                    _logger.warning("the update to version %d begins again: %s", version, error.message)
+                except NoEngineError as error:
+                    if error.refused:
+                        raise
+                    break
+        return PublishResult(Manifest(version, 0, 0), lost=exchange.lost)
 
-    async def _update(self, engines: EngineExchange, version: int) -> Manifest:
-        plan = await self._plan(engines)
-        async with AsyncExitStack() as held:
-            ahead: list[Staged] = []
-            if self._updates.at_once:  # staged while the engines still generate
-                ahead = [await held.enter_async_context(self._staged(bucket)) for bucket in plan.buckets]
-            try:
-                await engines.all("/pause_generation", {"mode": self._pause_mode}, stage="pause")
-                if self._salt is not None:
-                    self._salt.renew(version)
-                await self._updates.begin(engines, version)
-                staged = ahead or [await self._send(engines, version, bucket) for bucket in plan.buckets]
-                await self._updates.verify(engines, version, staged)
-                # A commit that some engines did not hear of would tear the fleet apart.
-                with anyio.CancelScope(shield=True):
-                    await self._updates.commit(engines, version)
-            except BaseException:
-                await self._roll_back(engines, version)
-                raise
-            with anyio.CancelScope(shield=True):
-                await engines.all("/continue_generation", {}, stage=f"resuming with version {version}")
-        return Manifest(version, plan.tensors, plan.nbytes, tuple(one.checksum for one in staged))
-
-    async def _plan(self, engines: EngineExchange) -> Plan:
-        """The plan for these engines; made once for as long as no other engine joins."""
-        if self._planned is not None and self._planned[0].issuperset(engines.urls):
-            return self._planned[1]
-        receivers = await self._updates.layouts(engines)
+    async def _update(self, engines: EngineExchange, version: int) -> PublishResult:
+        sender = TrainerSender(self._trainer, self._timeout)
+        clock = _Clock()
         try:
-            source = await self._trainer.layout()
-        except (MilesError, OSError) as error:
-            raise _trainer_error("asking for the layout", error) from error
-        plan = make_plan(source, receivers or [source], self._bucket_bytes)
-        self._planned = frozenset(engines.urls), plan
-        return plan
-
-    async def _send(self, engines: EngineExchange, version: int, bucket: Bucket) -> Staged:
-        async with self._staged(bucket) as staged:
-            await self._updates.receive(engines, version, staged)
-        return staged
-
-    @asynccontextmanager
-    async def _staged(self, bucket: Bucket) -> AsyncIterator[Staged]:
-        """The bucket as the trainer offers it, for as long as the context is open."""
-        try:
-            # Shielded: a cancelled call would leave a delivery in the trainer that no one can name.
-            with anyio.fail_after(self._timeout, shield=True):
-                staged = Staged(bucket, *await self._trainer.stage(bucket))
-        except (MilesError, OSError) as error:
-            raise _trainer_error(f"staging bucket {bucket.index}", error) from error
-        try:
-            yield staged
+            with clock.part("plan"):
+                source = await sender.layout()
+                updates = await self._choice.choose(engines, source)
+                plan = await updates.plan(engines, source, self._bucket_bytes)
+            moved = await self._transact(engines, version, updates, plan, sender, clock)
+            path = await sender.path()
         finally:
-            await self._release(staged.delivery)
+            with anyio.CancelScope(shield=True):
+                await sender.close()
+        if (way := f"{updates.transport} ({path})" if path else updates.transport) != self._way:
+            self._way = way
+            _logger.info("version %d went by %s", version, way)
+        self._choice.measured(updates.transport, plan.nbytes, clock.total - clock.seconds["plan"])
+        return PublishResult(_manifest(version, plan, moved), clock.seconds, engines.lost, updates.transport, path)
 
-    async def _release(self, delivery: Mapping[str, Any]) -> None:
+    async def _transact(
+        self,
+        engines: EngineExchange,
+        version: int,
+        updates: WeightUpdates,
+        plan: Plan,
+        sender: TrainerSender,
+        clock: _Clock,
+    ) -> Sequence[Staged]:
         try:
-            with anyio.fail_after(self._timeout, shield=True):
-                await self._trainer.release(delivery)
-        except (MilesError, OSError) as error:
-            # It costs memory in the trainer, not correctness; raising would hide why an update failed.
-            _logger.warning("%s", _trainer_error("releasing a delivery", error))
+            with clock.part("prepare"):
+                await updates.prepare(engines, version, plan, sender)
+            with clock.part("pause"):
+                await engines.all("/pause_generation", {"mode": self._pause_mode}, stage="pause")
+            if self._salt is not None:
+                self._salt.renew(version)
+            with clock.part("begin"):
+                await updates.begin(engines, version, plan, sender)
+            with clock.part("transfer"):
+                moved = await updates.move(engines, version, plan, sender)
+            with clock.part("verify"):
+                await updates.verify(engines, version, plan, moved)
+            # A commit that some engines did not hear of would tear the fleet apart.
+            with clock.part("commit"), anyio.CancelScope(shield=True):
+                await updates.commit(engines, version, plan)
+        except BaseException as error:
+            await self._roll_back(engines, _aborted(engines, error), updates, version)
+            raise
+        with clock.part("resume"), anyio.CancelScope(shield=True):
+            await engines.all("/continue_generation", {}, stage=f"resuming with version {version}")
+        return moved
 
-    async def _roll_back(self, engines: EngineExchange, version: int) -> None:
-        self._planned = None
-        with anyio.move_on_after(self._timeout, shield=True):
+    async def _roll_back(
+        self, engines: EngineExchange, urls: Sequence[str], updates: WeightUpdates, version: int
+    ) -> None:
+        # A stopped engine has cost time already; what it does not hear of now, the next update puts right.
+        with anyio.move_on_after(min(self._timeout, self._patience or self._timeout), shield=True):
             async with anyio.create_task_group() as tasks:
-                for url in engines.urls:
-                    tasks.start_soon(self._restore, engines, url, version)
+                for url in urls:
+                    tasks.start_soon(self._restore, engines, updates, url, version)
 
-    async def _restore(self, engines: EngineExchange, url: str, version: int) -> None:
+    async def _restore(self, engines: EngineExchange, updates: WeightUpdates, url: str, version: int) -> None:
         try:
-            reason = await self._updates.abort(engines, url, version)
+            reason = await updates.abort(engines, url, version)
             if reason is not None:
                 _logger.warning("engine %s stays paused: %s", url, reason)
             else:
-                await engines.call(url, "/continue_generation", {}, stage="resuming")
+                await engines.call(Call(url, "/continue_generation", {}), stage="resuming")
         except WeightSyncError as error:
             _logger.warning("engine %s stays as it is, its update could not be aborted: %s", url, error)
 
 
-def _trainer_error(stage: str, error: Exception) -> WeightSyncError:
-    cause = error.message if isinstance(error, MilesError) else f"{type(error).__name__} {error}".rstrip()
-    remedy = error.remedy if isinstance(error, MilesError) else "See whether the trainer still runs, and its log."
-    return WeightSyncError(f"trainer: {stage} failed: {cause}", remedy=remedy)
+def _aborted(engines: EngineExchange, error: BaseException) -> Sequence[str]:
+    """Who must hear of a failure: also engines that said no, unless the version is committed without them."""
+    if isinstance(error, RestartUpdateError) or (isinstance(error, NoEngineError) and not error.refused):
+        return engines.urls
+    return engines.well
+
+
+class _Clock:
+    """Seconds of the parts of an update."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return sum(self.seconds.values())
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        started = perf_counter()
+        yield
+        self.seconds[name] = perf_counter() - started
+
+
+def _manifest(version: int, plan: Plan, moved: Sequence[Staged]) -> Manifest:
+    checksums = {
+        f"{placement.label}:{placement.tensor.dtype}": checksum
+        for staged in moved
+        for placement, checksum in zip(staged.bucket.placements, staged.checksums, strict=True)
+    }
+    return Manifest(version, plan.tensors, plan.nbytes, checksums)

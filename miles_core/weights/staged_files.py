@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from miles_core.errors import WeightSyncError
-from miles_core.weights.bucket_file import bucket_checksum
+from miles_core.weights.bucket_file import bucket_checksums
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,13 +31,15 @@ def check_files(staged: Sequence[Staged]) -> tuple[Path, Marks]:
     for one in staged:
         path = _path(one)
         try:
-            found = bucket_checksum(path, one.bucket)
+            found = bucket_checksums(path, one.bucket)
         except OSError as error:
             raise WeightSyncError(f"bucket {one.bucket.index} cannot be read: {error}", remedy=_REMEDY) from error
-        if found != one.checksum:
-            raise WeightSyncError(
-                f"{path} is not what the trainer wrote: expected xxh3-128 {one.checksum}, got {found}", remedy=_REMEDY
-            )
+        for placement, wrote, read in zip(one.bucket.placements, one.checksums, found, strict=True):
+            if wrote != read:
+                raise WeightSyncError(
+                    f"{path} is not what the trainer wrote: {placement.label}: expected xxh3-128 {wrote}, got {read}",
+                    remedy=_REMEDY,
+                )
     folder = _path(staged[0]).parent
     _write_index(folder, staged)
     return folder, _marks(staged)
@@ -67,7 +69,7 @@ def _marks(staged: Sequence[Staged]) -> Marks:
 
 
 def _write_index(folder: Path, staged: Sequence[Staged]) -> None:
-    weight_map = {spec.name: _path(one).name for one in staged for spec in one.bucket.tensors}
+    weight_map = {box.label: _path(one).name for one in staged for box in one.bucket.placements}
     total = sum(one.bucket.nbytes for one in staged)
     try:
         (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}), "utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from miles_core.api import NameMapping, Rename, Stack
+from miles_core.api import NameMapping, Part, Rule
 from miles_plugins.bridges.hf_config import routing_of_every_layer
 from miles_plugins.bridges.hugging_face import EMBEDDINGS
 from miles_plugins.bridges.moe import MoeBridge
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from miles_core.api import RoutingSpec
     from miles_plugins.bridges.moe import Weights
 
-_LAYER = r"(?P<layer>model\.layers\.\d+)"
-_EXPERT = "{layer}.block_sparse_moe.experts.{expert}"
+_LAYER = "model.layers.{layer}"
+_EXPERT = f"{_LAYER}.block_sparse_moe.experts.{{expert}}"
 
 
 class Mixtral(MoeBridge):
@@ -26,11 +26,15 @@ class Mixtral(MoeBridge):
 
     architecture = "MixtralForCausalLM"
     mapping = NameMapping(
-        stacks=(
-            Stack(rf"{_LAYER}\.mlp\.experts\.gate_up_proj", (f"{_EXPERT}.w1.weight", f"{_EXPERT}.w3.weight")),
-            Stack(rf"{_LAYER}\.mlp\.experts\.down_proj", (f"{_EXPERT}.w2.weight",)),
+        rules=(
+            Rule(
+                f"{_LAYER}.mlp.experts.gate_up_proj",
+                (Part(f"{_EXPERT}.w1.weight", split=0), Part(f"{_EXPERT}.w3.weight", split=0)),
+                stacked=True,
+            ),
+            Rule(f"{_LAYER}.mlp.experts.down_proj", (Part(f"{_EXPERT}.w2.weight", split=1),), stacked=True),
+            Rule(f"{_LAYER}.mlp.gate.weight", (Part(f"{_LAYER}.block_sparse_moe.gate.weight"),)),
         ),
-        renames=(Rename(rf"{_LAYER}\.mlp\.gate\.weight", "{layer}.block_sparse_moe.gate.weight"),),
         tied=EMBEDDINGS,
     )
 

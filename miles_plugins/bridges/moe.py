@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from miles_core.api import NameMapping, ReplayPoint, RoutingSpec, Stack
+from miles_core.api import NameMapping, Part, ReplayPoint, RoutingSpec, Rule
 from miles_plugins.bridges.hugging_face import EMBEDDINGS, HuggingFaceBridge
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Weights = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-_EXPERTS = r"(?P<experts>model\.layers\.\d+\.mlp\.experts)"
+EXPERTS = "model.layers.{layer}.mlp.experts"
 
 
 class MoeBridge(HuggingFaceBridge, ABC):
@@ -25,12 +25,16 @@ class MoeBridge(HuggingFaceBridge, ABC):
     """
 
     mapping = NameMapping(
-        stacks=(
-            Stack(
-                rf"{_EXPERTS}\.gate_up_proj",
-                ("{experts}.{expert}.gate_proj.weight", "{experts}.{expert}.up_proj.weight"),
+        rules=(
+            Rule(
+                f"{EXPERTS}.gate_up_proj",
+                (
+                    Part(f"{EXPERTS}.{{expert}}.gate_proj.weight", split=0),
+                    Part(f"{EXPERTS}.{{expert}}.up_proj.weight", split=0),
+                ),
+                stacked=True,
             ),
-            Stack(rf"{_EXPERTS}\.down_proj", ("{experts}.{expert}.down_proj.weight",)),
+            Rule(f"{EXPERTS}.down_proj", (Part(f"{EXPERTS}.{{expert}}.down_proj.weight", split=1),), stacked=True),
         ),
         tied=EMBEDDINGS,
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from miles_plugins.bridges.hf_config import config_int, num_layers, routing_of
 from miles_plugins.bridges.moe import MoeBridge
 from miles_plugins.bridges.router_weights import softmax_weights
+from miles_plugins.bridges.sglang_names import EXPERTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,7 @@ class Qwen3Moe(MoeBridge):
     """Bridge of ``Qwen3MoeForCausalLM``."""
 
     architecture = "Qwen3MoeForCausalLM"
+    engine_mappings: ClassVar = {"sglang": EXPERTS}
 
     def routing_spec(self, hf_config: Mapping[str, Any]) -> RoutingSpec | None:
         """Layers are dense by ``mlp_only_layers`` and ``decoder_sparse_step``, or all of them without experts.

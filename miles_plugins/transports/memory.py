@@ -1,4 +1,4 @@
-"""The ``memory`` transport: one shared-memory segment per bucket, for trainer and engines on one host."""
+"""The ``memory`` transport: shared-memory segments, for trainer and engines on one host."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import mmap
 import os
 import re
 import secrets
+from collections import OrderedDict
+from contextlib import suppress
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,68 +15,116 @@ from typing import TYPE_CHECKING, Any
 from miles_core.api import WeightSyncError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from miles_core.api import Bucket, PluginContext
+
+KEPT = 4
+"""Segments that a trainer keeps for later buckets, and an engine mapped: fresh pages cost more than a copy."""
 
 _FOLDER = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared memory, not a place for temporary files
 _NAME = re.compile(r"miles-weights-[0-9a-f]{16}")
 
 
 class Memory:
-    """A delivery is ``{"segment": name, "nbytes": n}``; the trainer owns the segment until it releases it.
+    """A delivery is ``{"segment": name, "nbytes": n, "size": of the segment}``; the trainer owns the segments.
 
-    Should the trainer die, Python's resource tracker removes its segments.
+    A segment that is released serves later buckets. Should the trainer die, Python's resource tracker removes them.
     """
+
+    reach = "host"
 
     def __init__(self, config: object, context: PluginContext) -> None:
         """Take no options."""
-        self._segments: dict[str, SharedMemory] = {}
+        self._free: list[SharedMemory] = []
+        self._lent: SharedMemory | None = None
+        self._sent: dict[str, SharedMemory] = {}
+        self._maps: OrderedDict[str, mmap.mmap] = OrderedDict()
+
+    def buffer(self, bucket: Bucket) -> memoryview:
+        """A segment to pack the bucket into.
+
+        Raises:
+            WeightSyncError: if shared memory is full or absent.
+        """
+        self._take_back()
+        self._lent = self._segment(bucket.nbytes)
+        assert self._lent.buf is not None
+        return self._lent.buf[: bucket.nbytes]
 
     def send(self, bucket: Bucket, payload: memoryview) -> Mapping[str, Any]:
-        """Copy the payload into a fresh segment.
+        """Offer the segment that was lent for this bucket, or a copy of another payload.
 
         Raises:
             WeightSyncError: if the payload is not the bucket's size, or shared memory is full or absent.
         """
         if payload.nbytes != bucket.nbytes:
             raise WeightSyncError(f"bucket {bucket.index} has {bucket.nbytes} bytes; its payload {payload.nbytes}")
-        segment = _create(bucket.nbytes)
-        self._segments[segment.name] = segment
-        assert segment.buf is not None
-        segment.buf[: bucket.nbytes] = payload.cast("B")
-        return {"segment": segment.name, "nbytes": bucket.nbytes}
+        if self._lent is None or self._lent.buf is None or payload.obj is not self._lent.buf.obj:
+            self.buffer(bucket)[:] = payload.cast("B")
+        segment, self._lent = self._lent, None
+        assert segment is not None
+        self._sent[segment.name] = segment
+        return {"segment": segment.name, "nbytes": bucket.nbytes, "size": segment.size}
 
     def release(self, delivery: Mapping[str, Any]) -> None:
-        """Remove the delivery's segment; receivers that still read it keep their mapping.
+        """Keep the delivery's segment for a later bucket.
 
         Raises:
             WeightSyncError: if this end did not send it, or released it before.
         """
-        segment = self._segments.pop(str(delivery.get("segment")), None)
+        segment = self._sent.pop(str(delivery.get("segment")), None)
         if segment is None:
             raise WeightSyncError(f"this transport holds no segment {delivery.get('segment')!r} to release")
-        _remove(segment)
+        self._keep(segment)
 
-    def receive(self, delivery: Mapping[str, Any], bucket: Bucket) -> memoryview:
-        """The segment's bytes, mapped copy-on-write: what the receiver does to them, no one else sees.
+    def receive(self, delivery: Mapping[str, Any], bucket: Bucket, held: Callable[[], bytearray]) -> memoryview:
+        """The segment's bytes; what is only read stays the trainer's.
 
         Raises:
             WeightSyncError: if the segment is foreign, absent or of another size.
         """
-        name = delivery.get("segment")
+        name, size = delivery.get("segment"), delivery.get("size")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise WeightSyncError(f"a delivery must name a segment miles-weights-<16 hex digits>; got {name!r}")
-        if delivery.get("nbytes") != bucket.nbytes:
+        if delivery.get("nbytes") != bucket.nbytes or not isinstance(size, int) or size < max(bucket.nbytes, 1):
             raise WeightSyncError(
-                f"bucket {bucket.index} has {bucket.nbytes} bytes; its delivery says {delivery.get('nbytes')!r}"
+                f"bucket {bucket.index} has {bucket.nbytes} bytes; its delivery says {delivery.get('nbytes')!r} of "
+                f"{size!r}"
             )
-        return _map(name, bucket)
+        mapped = self._maps.pop(name, None) or _map(name, bucket, size)
+        self._maps[name] = mapped
+        while len(self._maps) > KEPT:
+            self._maps.popitem(last=False)
+        return memoryview(mapped)[: bucket.nbytes]
 
     def close(self) -> None:
         """Remove every segment that is left."""
-        while self._segments:
-            _remove(self._segments.popitem()[1])
+        self._take_back()
+        self._maps.clear()
+        for segment in (*self._free, *self._sent.values()):
+            _remove(segment)
+        self._free.clear()
+        self._sent.clear()
+
+    def _segment(self, nbytes: int) -> SharedMemory:
+        for segment in self._free:
+            if nbytes <= segment.size:
+                self._free.remove(segment)
+                return segment
+        while self._free:  # none of them fits: room for one that does
+            _remove(self._free.pop())
+        return _create(nbytes)
+
+    def _take_back(self) -> None:
+        if self._lent is not None:
+            self._keep(self._lent)
+            self._lent = None
+
+    def _keep(self, segment: SharedMemory) -> None:
+        self._free.append(segment)
+        if len(self._free) > KEPT:
+            _remove(self._free.pop(0))
 
 
 def _create(nbytes: int) -> SharedMemory:
@@ -101,24 +151,26 @@ def _reserve(name: str, size: int) -> None:
 
 
 def _remove(segment: SharedMemory) -> None:
-    segment.close()
+    with suppress(BufferError):  # a payload that failed is still looked at
+        segment.close()
     segment.unlink()
 
 
-def _map(name: str, bucket: Bucket) -> memoryview:
+def _map(name: str, bucket: Bucket, size: int) -> mmap.mmap:
     # SharedMemory(name) would make Python 3.11's resource tracker unlink the trainer's segment when this process ends.
     try:
-        descriptor = os.open(_FOLDER / name, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(_FOLDER / name, os.O_RDWR | os.O_NOFOLLOW)
     except OSError as error:
         raise WeightSyncError(
             f"segment {name} of bucket {bucket.index} cannot be opened: {error}",
             remedy="Run trainer and engines on one host with one /dev/shm, or set another [weights] use.",
         ) from error
     try:
-        size = os.fstat(descriptor).st_size
-        if size != max(bucket.nbytes, 1):
-            raise WeightSyncError(f"bucket {bucket.index} has {bucket.nbytes} bytes; segment {name} holds {size}")
-        return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY))[: bucket.nbytes]
+        found = os.fstat(descriptor).st_size
+        if found != size:
+            raise WeightSyncError(f"segment {name} of bucket {bucket.index} must have {size} bytes; it has {found}")
+        # writable, since torch takes no read-only memory without a copy; no one writes to it
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_WRITE)
     finally:
         os.close(descriptor)
 

@@ -45,13 +45,13 @@ class Router:
         self.urls.append(url)
         self.events.append(f"add {_name(url)}")
 
-    async def remove(self, url: str) -> None:
+    async def remove(self, url: str, *, drop: bool = False) -> None:
         self.urls.remove(url)
-        self.events.append(f"remove {_name(url)}")
+        self.events.append(f"{'drop' if drop else 'remove'} {_name(url)}")
 
 
 class Inspector:
-    """Accepts every engine; one answers while its process lives."""
+    """Accepts every engine; one answers while its process lives and is not stopped."""
 
     refused: str | None = None
 
@@ -60,7 +60,8 @@ class Inspector:
             raise EngineError(self.refused)
 
     async def answers(self, url: str) -> bool:
-        return _is_alive(int(url.rpartition(":")[2]))
+        pid = int(url.rpartition(":")[2])
+        return _is_alive(pid) and psutil.Process(pid).status() != psutil.STATUS_STOPPED
 
 
 class Engines:
@@ -73,10 +74,23 @@ class Engines:
         self.lost: list[tuple[str, str]] = []
 
     def fleet(
-        self, scripts: Sequence[str] = ("",), *, foreign: bool = False, version: int = 0, max_restarts: int = 2
+        self,
+        scripts: Sequence[str] = ("",),
+        *,
+        foreign: bool = False,
+        version: int = 0,
+        max_restarts: int = 2,
+        patience: float = 30.0,
     ) -> Fleet:
         launches = [(f"engine-{i}", self._launch(f"engine-{i}", script, foreign)) for i, script in enumerate(scripts)]
-        return Fleet(launches, self.inspector, version=version, max_restarts=max_restarts, on_lost=self.on_lost)
+        return Fleet(
+            launches,
+            self.inspector,
+            version=version,
+            max_restarts=max_restarts,
+            patience=patience,
+            on_lost=self.on_lost,
+        )
 
     async def on_lost(self, url: str, error: str) -> None:
         self.lost.append((url, error))
@@ -100,6 +114,14 @@ class Engines:
         os.kill(pid, signal.SIGKILL)
         while _is_alive(pid):
             time.sleep(0.001)
+
+    def stop(self, name: str) -> int:
+        """Stop an engine, which lives and gives no answer then; its process id."""
+        pid = self.pids(name)[-1]
+        os.kill(pid, signal.SIGSTOP)
+        while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
+            time.sleep(0.001)
+        return pid
 
     def alive(self) -> list[psutil.Process]:
         found = []

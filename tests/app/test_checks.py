@@ -20,7 +20,7 @@ def check(loaded: LoadedConfig) -> list[dict[str, object]]:
 
 
 def test_a_run_that_may_start_gets_a_lock_of_every_plugin(quickstart: Quickstart) -> None:
-    lock = check(quickstart("engine.context_length=102"))
+    lock = check(quickstart("engine.context_length=102", "weights.use=memory"))
     assert [row["use"] for row in lock[:4]] == ["Qwen3MoeForCausalLM", "jsonl", "lookup", "exact_match"]
     assert {row["kind"] for row in lock} >= {"engines", "train_backends", "weight_transports", "trackers"}
 
@@ -40,7 +40,14 @@ def test_more_tokens_than_the_model_has_are_cut_down_to_what_engines_use_of_it(q
         ("engine.context_length=101", ConfigError, "101 leaves 95 tokens .*may have 96 tokens"),
         ("engine.groups=[{}, {context_length = 101}]", ConfigError, "101 leaves 95 tokens .*may have 96 tokens"),
         ("engine.groups=[{}, {thread = 2}]", ConfigError, "thread: unknown key; did you mean 'threads'"),
-        (["engine.use=sglang", "weights.use=memory"], ConfigError, "engine sglang takes .* transport memory cannot"),
+        (
+            "weights.use=miles_plugins.transports.tensor:Tensor",
+            ConfigError,
+            "transport .*Tensor feeds endpoints of SGLang only, which .* embedded",
+        ),
+        ("weights.dirr=x", ConfigError, r"weights\.dirr is an option of no transport; they have .*dir"),
+        (["weights.use=memory", "weights.dir=x"], ConfigError, "unknown keys dir; it takes no options"),
+        ("weights.use=nothing", PluginError, "nothing"),
         ("filters.0.use=miles_core.api:Group", PluginError, "lacks stage, keep"),
     ],
 )
@@ -63,11 +70,14 @@ def test_an_environment_of_slime_without_any_reward_is_refused_before_the_run(
         check(quickstart(environment, "rewards=[]"))
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [("engine.use=sglang",), ("engine.use=sglang", "weights.use=disk"), ("weights.use=disk",)],
-    ids=["sglang", "sglang by disk", "embedded by disk"],
-)
-def test_engines_and_transports_that_fit_are_taken(quickstart: Quickstart, overrides: tuple[str, ...]) -> None:
-    lock = check(quickstart(*overrides))
-    assert [row["name"] for row in lock if row["kind"] == "weight_transports"] == ["disk"]
+@pytest.mark.parametrize("engine", ["embedded", "sglang"])
+@pytest.mark.parametrize("transport", ["memory", "disk", "disk_delta"])
+def test_engines_and_transports_that_fit_are_taken(quickstart: Quickstart, engine: str, transport: str) -> None:
+    lock = check(quickstart(f"engine.use={engine}", f"weights.use={transport}"))
+    assert [row["name"] for row in lock if row["kind"] == "weight_transports"] == [transport]
+
+
+@pytest.mark.parametrize("engine", ["embedded", "sglang"])
+def test_without_a_transport_the_first_update_chooses_one_among_all(quickstart: Quickstart, engine: str) -> None:
+    lock = check(quickstart(f"engine.use={engine}", "weights.dir=/tmp"))
+    assert [row["name"] for row in lock if row["kind"] == "weight_transports"] == []

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def engines(tmp_path: Path, monkeypatch) -> Engines:
-    monkeypatch.setattr("miles_core.app.fleet.BACK_OFF_SECONDS", 0.01)
+    monkeypatch.setattr("miles_core.app.fleet_servers.BACK_OFF_SECONDS", 0.01)
     monkeypatch.setattr("miles_core.app.outages.PROBE_SECONDS", 0.01)
     return Engines(tmp_path)
 
@@ -99,16 +99,16 @@ async def test_an_engine_that_comes_back_gets_requests_only_with_the_committed_w
     fleet = engines.fleet()
     async with fleet.running():
         await fleet.open(engines.router)
-        async with fleet.update(3) as urls:
-            assert urls == fleet.urls
+        async with fleet.update(3) as update:
+            assert update.urls == fleet.urls
         assert fleet.version == 3
         engines.kill("engine-0")
         with anyio.fail_after(60):
             await fleet.fell_behind()
         assert engines.router.urls == []
         assert "generation waits" in caplog.text
-        async with fleet.update(3, everyone=False) as urls:
-            assert urls == fleet.behind == fleet.urls
+        async with fleet.update(3, everyone=False) as update:
+            assert update.urls == fleet.behind == fleet.urls
             assert engines.router.urls == []
         assert engines.router.urls == list(fleet.urls)
         assert fleet.behind == ()
@@ -120,8 +120,8 @@ async def test_an_engine_that_comes_up_during_an_update_missed_it(engines: Engin
     fleet = engines.fleet(["", ""])
     async with fleet.running():
         await fleet.open(engines.router)
-        async with fleet.update(1) as urls:
-            assert len(urls) == 2
+        async with fleet.update(1) as update:
+            assert len(update.urls) == 2
             engines.kill("engine-0")
             await until(lambda: len(engines.pids("engine-0")) == 2)
             assert list(fleet.named_urls) == ["engine-1"]

@@ -21,7 +21,7 @@ GENERATION = Generation(np.zeros(1, np.int32), np.zeros(1, np.float32), FinishRe
 
 @pytest.fixture
 def engines(tmp_path: Path, monkeypatch) -> Engines:
-    monkeypatch.setattr("miles_core.app.fleet.BACK_OFF_SECONDS", 0.01)
+    monkeypatch.setattr("miles_core.app.fleet_servers.BACK_OFF_SECONDS", 0.01)
     monkeypatch.setattr("miles_core.app.outages.PROBE_SECONDS", 0.01)
     return Engines(tmp_path)
 

@@ -96,7 +96,7 @@ class Planes:
     # publisher, placement, evaluator
     async def publish(self, version: int) -> PublishResult:
         await self.event("publish", version)
-        return PublishResult(Manifest(version, 1, 4, ("x",)), 0.01)
+        return PublishResult(Manifest(version, 1, 4, {"x:float32": "00"}), {"transfer": 0.01})
 
     @asynccontextmanager
     async def kept_up(self, version: int):
@@ -149,7 +149,7 @@ def make(
     sets = [f"{key.replace('__', '.')}={value}" for key, value in overrides.items()]
     config = load_config(CONFIG, ["run.steps=3", f"rollout.max_staleness={max_staleness}", *sets]).config
     state = state or RunState()
-    buffer = StepBuffer(max_staleness, FilterChain([]), trained=state.step)
+    buffer = StepBuffer(max_staleness, FilterChain([]), trained=state.step, skipped=state.skipped)
     hooks = hooks or Hooks()
 
     async def on_saved(step: int, path: Path) -> None:
@@ -192,7 +192,7 @@ async def test_synchronous_steps_come_strictly_one_after_the_other() -> None:
     outcome = await make(planes).run()
     expected = [(name, step + (name == "publish")) for step in range(3) for name in ("generate", "train", "publish")]
     assert names(planes, "generate", "train", "publish", "save") == [*expected, ("save", 3)]
-    assert (outcome.steps, outcome.version, outcome.ending) == (3, 3, "steps")
+    assert (outcome.steps, outcome.updates, outcome.ending) == (3, 3, "steps")
     assert [row["weights/version"] for row in planes.logged] == [1, 2, 3]
 
 
@@ -242,14 +242,14 @@ async def test_checkpoints_come_at_their_interval_and_at_the_end() -> None:
 async def test_empty_steps_of_full_reward_mean_solved() -> None:
     planes = Planes(lambda step: (0.0, 1.0) if step == 0 else (1.0, 1.0))
     outcome = await make(planes, run__steps=50).run()
-    assert (outcome.steps, outcome.version, outcome.ending) == (3, 1, "solved")
+    assert (outcome.steps, outcome.updates, outcome.ending) == (3, 1, "solved")
     assert ("save", 3) in planes.events
 
 
 async def test_an_empty_step_between_full_ones_is_only_counted() -> None:
     planes = Planes(lambda step: (1.0, 1.0) if step == 1 else (0.0, 1.0))
     outcome = await make(planes).run()
-    assert (outcome.steps, outcome.version) == (3, 2)
+    assert (outcome.steps, outcome.updates) == (3, 2)
     assert planes.logged[1]["rollout/dropped/equal_rewards"] == 1
 
 
@@ -329,7 +329,7 @@ async def test_a_resumed_run_does_the_steps_that_are_left_and_no_step_twice() ->
     outcome = await make(planes, run__steps=20, state=RunState(step=10, version=8)).run()
     assert names(planes, "generate") == [("generate", step) for step in range(10, 20)]
     assert names(planes, "publish")[0] == ("publish", 9)
-    assert (outcome.steps, outcome.version) == (20, 18)
+    assert (outcome.steps, outcome.updates) == (20, 18)
     assert planes.logged[0]["step"] == 11
 
 
@@ -414,6 +414,16 @@ async def test_generation_is_told_the_oldest_version_that_its_step_may_be_traine
     await make(planes, run__steps=4, max_staleness=max_staleness).run()
     assert planes.oldest == [step - max_staleness for step in range(4)]
     assert planes.versions == [0, 1, 2, 3], "a step is recorded with the version that it was trained on"
+
+
+async def test_versions_that_a_resume_skips_make_no_group_older() -> None:
+    planes = Planes(lambda step: (0.0, 1.0))
+    state = RunState(step=2, version=2)
+    state.go_past(4)
+    outcome = await make(planes, run__steps=4, max_staleness=1, state=state).run()
+    assert planes.versions == [5, 6]
+    assert planes.oldest == [1, 2], "the weights of version 5 are those of version 2"
+    assert outcome.updates == 4
 
 
 async def test_empty_steps_in_a_row_are_counted_over_a_resume() -> None:

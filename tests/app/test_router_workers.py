@@ -27,6 +27,14 @@ async def test_engines_come_and_go(serving) -> None:
         assert await workers_of(router.url, http) == []
 
 
+async def test_an_engine_that_is_left_behind_goes_with_its_requests(serving) -> None:
+    async with serving(create_app()) as router, aiohttp.ClientSession() as http:
+        workers = RouterWorkers(router.url, http)
+        await workers.add(ENGINE)
+        await workers.remove(ENGINE, drop=True)
+        assert await workers_of(router.url, http) == []
+
+
 async def test_a_refusal_says_why(serving) -> None:
     refusal: RouterError | None = None
     async with serving(create_app()) as router, aiohttp.ClientSession() as http:

@@ -41,7 +41,7 @@ class Transport(Memory):
         print("transport", config.note, context.seed, context.run_dir.name, flush=True)
 
 class Remote:
-    weight_updates, default_transport = "sglang", "disk"
+    weight_updates = "sglang"
     def __init__(self, config, context): ...
     def command(self, model_path, *, index, config_path): ...
 """
@@ -91,10 +91,20 @@ async def test_bridge_transport_options_and_limits_come_from_the_config(
     async with (
         child("engine-1", argv, log=log, error=EngineError, start_timeout=60, environment=environment) as engine,
         aiohttp.ClientSession() as http,
-        http.get(f"{engine.ready['url']}/get_model_info") as response,
     ):
-        info = await response.json()
+        async with http.get(f"{engine.ready['url']}/get_model_info") as response:
+            info = await response.json()
+        async with http.get(f"{engine.ready['url']}/weights/layout") as response:
+            layout = await response.json()
+        assert "transport hello" not in log.read_text(), "made when the first update names it"
+        begin = {"version": 1, "transport": "my_plugins:Transport"}
+        assert (await post(http, f"{engine.ready['url']}/weights/begin", begin))[0] == 200
+        unknown = await post(http, f"{engine.ready['url']}/weights/begin", {"version": 1, "transport": "none"})
     assert (info["context_length"], info["weight_version"], info["model_path"]) == (served, "0", str(checkpoint))
+    assert layout["transports"]["my_plugins:Transport"] is None
+    assert layout["ranks"][0]["naming"] == "torch"
+    assert unknown[0] == 409
+    assert "none" in unknown[1]["error"]["message"]
     lines = log.read_text().splitlines()
     assert "built by my bridge" in lines
     assert "transport hello 5 run-7" in lines

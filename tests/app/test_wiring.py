@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from miles_core.app.wiring import read_model
-from miles_core.errors import ConfigError
+from miles_core.errors import ConfigError, WeightSyncError
 from miles_core.plugins.hub import Hub
+from miles_core.types import Layout, Parameter, ParameterTable, Placement, TensorSpec
 
 
 def change(model: Path, **values: Any) -> None:
@@ -49,3 +50,17 @@ def test_a_config_json_without_an_architecture_needs_a_bridge(model: Path, archi
         read_model(Hub.discover(), model)
     assert "model.bridge" in (caught.value.remedy or "")
     assert read_model(Hub.discover(), model, "Qwen3MoeForCausalLM").vocab_size > 0
+
+
+def test_layouts_of_engines_follow_the_naming_that_they_report(model: Path) -> None:
+    facts = read_model(Hub.discover(), model)
+    spec = TensorSpec("model.norm.weight", "float32", (4,))
+    source = Layout((Placement(spec, spec.whole, "model.norm.weight", 0),))
+    for naming in ("torch", "sglang"):
+        table = ParameterTable((Parameter("model.norm.weight", "bfloat16", (4,)),), naming=naming)
+        (placement,) = facts.layout_of(table, source).placements
+        assert placement.tensor == TensorSpec("model.norm.weight", "bfloat16", (4,))
+    with pytest.raises(
+        WeightSyncError, match="bridge Qwen3MoeForCausalLM does not say how vllm names .* torch, sglang"
+    ):
+        facts.layout_of(ParameterTable((), naming="vllm"), source)

@@ -12,6 +12,7 @@ import transformers
 from safetensors import safe_open
 
 from miles_core.api import ModelBridge, PluginContext, RoutingSpec
+from miles_core.lib.layout import build_layout, parameter_table
 from miles_core.plugins.hub import Hub
 from miles_core.train.checkpoint_names import by_checkpoint_name
 
@@ -59,3 +60,23 @@ def test_the_bridge_builds_names_and_replays(bridge: Any, tmp_path: Path) -> Non
     for point in points:
         logits, weights, indices = point.router(torch.randn(9, 16))
         assert torch.equal(point.weights(logits, indices), weights)
+
+
+def test_the_mapping_of_the_page_fills_a_model_of_such_names() -> None:
+    (text,) = [block for block in read("docs/bridges.md").blocks("python") if "mapping = NameMapping(" in block]
+    namespace: dict[str, Any] = {}
+    exec(text, namespace)
+    embed = torch.zeros(5, 4)
+    tensors = {
+        "model.layers.3.mlp.experts.gate_up_proj": torch.zeros(2, 6, 4),
+        "model.layers.3.mlp.experts.down_proj": torch.zeros(2, 4, 3),
+        "model.layers.3.mlp.gate.weight": torch.zeros(2, 4),
+        "model.embed_tokens.weight": embed,
+        "lm_head.weight": embed,
+    }
+    layout = build_layout(namespace["mapping"], parameter_table(tensors), {"tie_word_embeddings": True})
+    assert layout.unclaimed == ()
+    experts = [f"model.layers.3.mlp.experts.{e}.{kind}_proj.weight" for e in (0, 1) for kind in ("gate", "up", "down")]
+    router, embeddings = "model.layers.3.mlp.router.weight", "model.embed_tokens.weight"
+    assert sorted(layout.tensors) == sorted([*experts, router, embeddings])
+    assert layout.tensors[experts[0]].shape == (3, 4)

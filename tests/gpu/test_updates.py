@@ -12,11 +12,12 @@ import pytest
 
 from miles_core.api import PluginContext
 from miles_core.kinds.train_backends import ModelSource
+from miles_core.lib.layout import build_layout, parameter_table
 from miles_core.train.torch_backend import TorchBackend, TorchBackendConfig
-from miles_core.weights.layout import build_layout, view
+from miles_core.weights.choice import NamedChoice, TransportWay
 from miles_core.weights.publish import Publisher
 from miles_core.weights.source import WeightSource
-from miles_core.weights.updates import weight_updates
+from miles_core.weights.transport_facts import TransportFacts
 from miles_plugins.bridges.qwen3 import Qwen3
 from miles_plugins.bridges.qwen3_moe import Qwen3Moe
 from miles_plugins.transports.memory import Memory
@@ -45,12 +46,18 @@ class Trainer:
         source = ModelSource(str(checkpoint), bridge(None, PluginContext()), served.routing)
         services = {"model_source": source}
         tensors = TorchBackend(TorchBackendConfig(device="cuda"), PluginContext(services=services)).parameters()
-        layout = build_layout(bridge.mapping, tensors, tie_word_embeddings=False)
-        places = {placement.tensor.name: placement for placement in layout.placements}
-        self._source = WeightSource(layout, lambda names: ((n, view(tensors, places[n])) for n in names), transport)
+        layout = build_layout(bridge.mapping, parameter_table(tensors), {})
+        self._source = WeightSource(layout, lambda: tensors, lambda name: transport)
+        self.mapping = bridge.mapping
 
     async def layout(self) -> Any:
         return self._source.layout
+
+    async def open_update(self, transport: str, opening: Any) -> None:
+        await anyio.to_thread.run_sync(self._source.open, transport, opening)
+
+    async def transport_path(self) -> str:
+        return self._source.path()
 
     async def stage(self, bucket: Any) -> Any:
         return await anyio.to_thread.run_sync(self._source.stage, bucket)
@@ -63,8 +70,13 @@ async def test_an_embedded_engine_serves_what_the_gpu_holds(
     served: Any, references: Callable[[str], Any], memory: Memory
 ) -> None:
     committed = (await served.post("/weights/abort", {}))[1]["version"]
-    options: Any = {"bucket_bytes": 1 << 16, "timeout": 60.0, "updates": weight_updates("miles", "in_place")}
     trainer, fleet = Trainer(Path(f"{served.model_path}-2"), served, memory), SimpleNamespace(urls=(served.url,))
+
+    def layout_of(table: Any, source: Any) -> Any:
+        return build_layout(trainer.mapping, table, {}, source.tensors)
+
+    way = TransportWay(TransportFacts.of("memory", Memory), "miles", "in_place", layout_of, frozenset({"torch"}))
+    options: Any = {"bucket_bytes": 1 << 16, "timeout": 60.0, "choice": NamedChoice(way)}
     publisher: Any = Publisher(fleet, trainer, served.http, pause_mode="in_place", **options)
     await publisher.publish(committed + 1)
     reply = await served.generate(PROMPT, {"max_new_tokens": 8, "ignore_eos": True}, return_logprob=True)

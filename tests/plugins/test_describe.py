@@ -13,7 +13,7 @@ def _definitions(kind):
 def test_attributes_come_with_the_values_that_they_may_have():
     assert _definitions("reward_models")["scope"] == "scope = 'sample' or 'group'"
     assert _definitions("losses")["needs"].startswith("needs: a tuple of some of 'entropy'")
-    assert _definitions("engines")["default_transport"] == "default_transport: str"
+    assert _definitions("model_bridges")["mapping"] == "mapping: NameMapping"
 
 
 def test_methods_say_whether_they_may_be_async():

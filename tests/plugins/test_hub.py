@@ -102,7 +102,7 @@ class Engine:
     class Config(BaseModel):
         count: int = 1
 
-    weight_updates, default_transport = "miles", "memory"
+    weight_updates = "miles"
 
     def __init__(self, config, context): ...
 

@@ -15,6 +15,7 @@ from miles_core.rollout.buffer import StepBuffer
 from miles_core.rollout.filtering import FilterChain, NamedFilter
 from miles_core.rollout.step import StepRollout
 from miles_core.types import Group
+from miles_core.types.versions import SkippedVersions
 
 from .conftest import make_trajectory
 
@@ -160,3 +161,12 @@ async def test_a_filter_that_fails_costs_a_checkpoint_no_step() -> None:
     with pytest.raises(RolloutError, match="filter broken failed on group g0: KeyError: 'x'"):
         await buffer.get(0, version=3)
     assert [record["step"] for record in buffer.state()] == [0]
+
+
+async def test_versions_that_a_resume_skipped_make_no_group_stale() -> None:
+    buffer = StepBuffer(1, NO_FILTERS, skipped=SkippedVersions(((4, 7),)))
+    await buffer.put(rollout(0, 3, 2, 1, 7))
+    taken = await buffer.get(0, version=7)
+    assert taken is not None
+    assert [group.oldest_version for group in taken.kept] == [3, 2, 7]
+    assert taken.dropped == {"stale": 1}

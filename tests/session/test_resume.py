@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,7 +95,8 @@ async def test_the_next_call_feeds_prompt_and_partial_and_asks_for_the_rows_that
     first, second = engine.requests
     assert list(second.input_ids) == [*first.input_ids, *chat.encode("ge")]
     assert second.routed_experts_start_len == len(second.input_ids) - 1
-    assert second.sampling == SamplingParams(0.7, 8 - 2, (IM_END,), 5)
+    assert replace(second.sampling, sampling_seed=5) == SamplingParams(0.7, 8 - 2, (IM_END,), 5)
+    assert second.sampling.sampling_seed != 5, "noise that was used would be used again"
     assert second.rid != first.rid
 
 

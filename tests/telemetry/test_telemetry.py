@@ -27,6 +27,7 @@ from miles_core.types import (
     TurnRecord,
     VersionSpan,
 )
+from miles_core.types.versions import SkippedVersions
 
 TASK = Task("t7", (Message("user", "value of c?"),), label="2")
 
@@ -61,6 +62,12 @@ def test_dropped_groups_count_in_the_reward_and_not_in_the_kept_one() -> None:
     assert metrics["rollout/staleness_max"] == 2
     assert metrics["rollout/response_length_mean"] == 2
     assert metrics["rollout/turns"] == 1
+
+
+def test_staleness_counts_updates_and_not_the_versions_that_a_resume_skipped() -> None:
+    group = Group("a", 0, TASK, (trajectory("x", 1.0, version=3), trajectory("y", 0.0, version=4)))
+    skipped = SkippedVersions(((5, 8),))
+    assert rollout_metrics([group], [group], {}, version=9, skipped=skipped)["rollout/staleness_max"] == 2
 
 
 @pytest.mark.parametrize(

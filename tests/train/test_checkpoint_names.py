@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from miles_core.errors import CheckpointError
-from miles_core.kinds.model_bridges import NameMapping, Stack
 from miles_core.train.checkpoint_names import by_checkpoint_name, without_aliases
+from miles_core.types import NameMapping, Part, Rule
 
-STACK = Stack(r"(?P<layer>l\d)\.experts", ("{layer}.{expert}.gate", "{layer}.{expert}.up"))
+STACK = Rule("l{layer}.experts", (Part("l{layer}.{expert}.gate"), Part("l{layer}.{expert}.up")), stacked=True)
 
 
 def test_a_stack_is_cut_into_views_by_expert_and_part() -> None:
     stacked = torch.arange(12.0).view(2, 2, 3)
-    views = by_checkpoint_name(NameMapping(stacks=(STACK,)), {"l7.experts": stacked, "norm": torch.ones(1)})
+    views = by_checkpoint_name(NameMapping((STACK,)), {"l7.experts": stacked, "norm": torch.ones(1)})
     assert {name: view.tolist() for name, view in views.items()} == {
         "l7.0.gate": [[0, 1, 2]],
         "l7.0.up": [[3, 4, 5]],
@@ -28,13 +28,13 @@ def test_a_stack_is_cut_into_views_by_expert_and_part() -> None:
 
 @pytest.mark.parametrize("shape", [(2,), (2, 3, 4)])
 def test_a_stack_that_does_not_divide_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(CheckpointError, match=r"l0\.experts .* 2 equal parts"):
-        by_checkpoint_name(NameMapping(stacks=(STACK,)), {"l0.experts": torch.zeros(shape)})
+    with pytest.raises(CheckpointError, match=r"parameter l0\.experts: .* cannot be cut into 2 equal parts"):
+        by_checkpoint_name(NameMapping((STACK,)), {"l0.experts": torch.zeros(shape)})
 
 
 def test_two_parameters_of_one_name_are_refused() -> None:
-    mapping = NameMapping(stacks=(Stack(r"\w+", ("same.{expert}",)),))
-    with pytest.raises(CheckpointError, match=r"same\.0 is claimed by b"):
+    mapping = NameMapping((Rule("{any}", (Part("same.{expert}"),), stacked=True),))
+    with pytest.raises(CheckpointError, match=r"same\.0 is claimed by both a and b"):
         by_checkpoint_name(mapping, {"a": torch.zeros(1, 2), "b": torch.zeros(1, 2)})
 
 

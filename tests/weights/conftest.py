@@ -17,10 +17,15 @@ import torch
 import transformers
 
 from miles_core.api import PluginContext
-from miles_core.weights.layout import build_layout, view
+from miles_core.lib.layout import build_layout, parameter_table
+from miles_core.weights.choice import NamedChoice, TransportWay
 from miles_core.weights.source import WeightSource
+from miles_core.weights.transport_facts import TransportFacts
 from miles_plugins.bridges.qwen3_moe import Qwen3Moe
 from miles_plugins.transports.memory import Memory
+
+from .publishing import alone, fleet, trained, trainer  # noqa: F401 - fixtures
+from .receiving import engine, layout, plan, receiver, send, source  # noqa: F401 - fixtures
 
 SIZES = {
     "vocab_size": 48,
@@ -64,10 +69,15 @@ def memory():
     transport.close()
 
 
+MAPPINGS = {"torch": Qwen3Moe.mapping, **Qwen3Moe.engine_mappings}
+
+
 @pytest.fixture
 def layout_of():
+    """The layout of a model held in this process."""
+
     def make(model):
-        return build_layout(Qwen3Moe.mapping, model.state_dict(), tie_word_embeddings=model.config.tie_word_embeddings)
+        return build_layout(Qwen3Moe.mapping, parameter_table(model.state_dict()), model.config.to_dict())
 
     return make
 
@@ -77,33 +87,57 @@ def source_of(layout_of):
     """The trainer's end for a model held in this process."""
 
     def make(model, transport):
-        layout = layout_of(model)
-        tensors = model.state_dict(keep_vars=True)
-        placements = {placement.tensor.name: placement for placement in layout.placements}
-        return WeightSource(
-            layout, lambda names: ((name, view(tensors, placements[name])) for name in names), transport
-        )
+        return WeightSource(layout_of(model), lambda: model.state_dict(keep_vars=True), lambda name: transport)
+
+    return make
+
+
+@pytest.fixture
+def choice_of(tiny):
+    """The choice of one transport: ``choice_of("memory", Memory)``; engines may name parameters as torch or SGLang."""
+
+    def make(name, transport, *, kind="miles", pause_mode="in_place"):
+        config = tiny().config.to_dict()
+
+        def rank_layout(table, sent):
+            mapping = MAPPINGS[table.naming.removesuffix("-like")]
+            return build_layout(mapping, table, {**config, "tie_word_embeddings": None}, sent.tensors)
+
+        namings = frozenset({"torch", "sglang", "sglang-like"})
+        way = TransportWay(TransportFacts.of(name, transport), kind, pause_mode, rank_layout, namings)
+        return NamedChoice(way)
 
     return make
 
 
 class Trainer:
-    """The trainer's side in this process; ``damage(bucket, delivery)`` runs between staging and sending."""
+    """The trainer's side in this process; ``damage(bucket, delivery)`` runs between staging and sending.
 
-    def __init__(self, source):
-        self.source = source
+    ``openings`` are what it was told of each update.
+    """
+
+    def __init__(self, made):
+        self.source = made
         self.staged = 0
+        self.openings = []
         self.damage = None
 
     async def layout(self):
         return self.source.layout
 
+    async def open_update(self, transport, opening):
+        self.openings.append((transport, opening))
+        await anyio.to_thread.run_sync(self.source.open, transport, opening)
+
     async def stage(self, bucket):
-        delivery, checksum = await anyio.to_thread.run_sync(self.source.stage, bucket)
+        delivery, checksums = await anyio.to_thread.run_sync(self.source.stage, bucket)
         self.staged += 1
         if self.damage is not None:
             await self.damage(bucket, delivery)
-        return delivery, checksum
+        return delivery, checksums
+
+    async def transport_path(self):
+        return self.source.path()
 
     async def release(self, delivery):
         await anyio.to_thread.run_sync(self.source.release, delivery)

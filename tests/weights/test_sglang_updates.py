@@ -16,7 +16,6 @@ from miles_core.api import PluginContext
 from miles_core.errors import WeightSyncError
 from miles_core.weights.publish import Publisher
 from miles_core.weights.salt import PrefixSalt
-from miles_core.weights.sglang_updates import SglangUpdates
 from miles_plugins.transports.disk import Disk
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +44,7 @@ def trainer(trained, disk, source_of, trainer_of):
 
 
 @pytest.fixture
-async def fleet(serve, toy_sglang, trainer, http, fleet_of):
+async def fleet(serve, toy_sglang, trainer, http, fleet_of, choice_of):
     """``servers, publisher = await fleet(model, ...)``."""
     async with AsyncExitStack() as stack:
 
@@ -54,7 +53,7 @@ async def fleet(serve, toy_sglang, trainer, http, fleet_of):
             urls = [await stack.enter_async_context(serve(server.app)) for server in servers]
             publisher = Publisher(
                 fleet_of(urls), trainer, http, bucket_bytes=4000, timeout=20.0, pause_mode=pause_mode,
-                updates=SglangUpdates(pause_mode), salt=salt,
+                choice=choice_of("disk", Disk, kind="sglang", pause_mode=pause_mode), salt=salt,
             )  # fmt: skip
             return servers, publisher
 
@@ -62,7 +61,7 @@ async def fleet(serve, toy_sglang, trainer, http, fleet_of):
 
 
 def left_in(disk):
-    return list(disk._base.iterdir())
+    return list(disk._files._base.iterdir())
 
 
 async def test_the_weights_arrive_and_no_server_names_them_before_all_hold_them(fleet, trained, tiny, disk):
@@ -109,22 +108,61 @@ async def test_a_refused_flush_is_a_failure_where_no_request_may_be_left(fleet, 
 
 
 @pytest.mark.parametrize("status", [200, 400])
-async def test_a_failed_load_leaves_its_engine_paused_and_unnamed_and_nothing_on_the_disk(fleet, tiny, disk, status):
+async def test_an_engine_whose_load_fails_stays_paused_and_unnamed_and_the_other_serves(
+    fleet, trained, tiny, disk, status
+):
     (good, bad), publisher = await fleet(tiny(seed=2), tiny(seed=3))
     refusal = JSONResponse({"success": False, "message": "Rolling back to original weights."}, status_code=status)
     bad.answers["/update_weights_from_disk"] = refusal
-    with pytest.raises(WeightSyncError, match=r"engine http\S+: load of version 1 .*: Rolling back to original"):
-        await publisher.publish(1)
-    for server in (good, bad):  # the good one holds version 1 already, which is not committed
-        assert (server.weight_version, server.paused) == ("default", "in_place")
-        assert "/update_weight_version" not in server.paths
+    result = await publisher.publish(1)
+    ((url, error),) = result.lost.items()
+    assert url == publisher._fleet.urls[1]
+    assert error.message.startswith(f"engine {url}: load of version 1 ")
+    assert error.message.endswith("Rolling back to original weights.")
+    assert (good.weight_version, good.paused) == ("1", None)
+    assert torch.equal(good.model.lm_head.weight, trained.lm_head.weight)
+    assert (bad.weight_version, bad.paused) == ("default", "in_place")
+    assert "/update_weight_version" not in bad.paths
     assert left_in(disk) == []
 
     bad.answers.clear()
-    await publisher.publish(2)
-    assert {server.weight_version for server in (good, bad)} == {"2"}
-    assert good.paused is bad.paused is None
+    await publisher.publish(1, engines=[url])
+    assert (bad.weight_version, bad.paused) == ("1", None)
     assert torch.equal(good.logits(IDS), bad.logits(IDS))
+
+
+async def test_where_no_engine_can_load_all_stay_paused_and_nothing_is_left_on_the_disk(fleet, tiny, disk):
+    servers, publisher = await fleet(tiny(seed=2), tiny(seed=3))
+    for server in servers:
+        refusal = JSONResponse({"success": False, "message": "no memory"}, status_code=400)
+        server.answers["/update_weights_from_disk"] = refusal
+    with pytest.raises(WeightSyncError, match="2 of 2 engines failed: .*load of version 1 was refused .*: no memory"):
+        await publisher.publish(1)
+    for server in servers:
+        assert (server.weight_version, server.paused) == ("default", "in_place")
+        server.answers.clear()
+    assert left_in(disk) == []
+    await publisher.publish(2)
+    assert {(server.weight_version, server.paused) for server in servers} == {("2", None)}
+
+
+@pytest.mark.parametrize(
+    ("path", "stage"),
+    [
+        ("/pause_generation", "pause"),
+        ("/flush_cache", "flush of the prefix cache"),
+        ("/update_weight_version", "commit"),
+        ("/continue_generation", "resuming with version 1"),
+    ],
+)
+async def test_an_engine_that_refuses_at_any_stage_is_left_behind_and_the_other_serves(fleet, tiny, path, stage):
+    (good, bad), publisher = await fleet(tiny(seed=2), tiny(seed=3), pause_mode="retract")
+    bad.answers[path] = JSONResponse({"message": "busy"}, status_code=400)
+    result = await publisher.publish(1)
+    assert (good.weight_version, good.paused) == ("1", None)
+    (error,) = result.lost.values()
+    assert error.message == f"engine {publisher._fleet.urls[1]}: {stage} was refused with status 400: busy"
+    assert bad.paused == (None if path == "/pause_generation" else "retract")
 
 
 async def test_a_torn_engine_does_not_resume_when_a_later_update_fails_before_its_load(fleet, tiny, trainer):
@@ -177,7 +215,7 @@ def flipped(path):
     [
         (Path.unlink, "bucket 1 cannot be read: .*No such file"),
         (lambda path: os.truncate(path, 500), r"bucket-00001.safetensors must have \d+ bytes .*; it has 500"),
-        (flipped, "bucket-00001.safetensors is not what the trainer wrote: expected xxh3-128"),
+        (flipped, "bucket-00001.safetensors is not what the trainer wrote: .*: expected xxh3-128"),
         (lambda path: path.write_bytes(path.read_bytes().replace(b"F32", b"F16")), "does not begin with the header"),
     ],
     ids=["vanished", "cut", "flipped", "header"],

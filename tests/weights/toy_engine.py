@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from miles_core.api import PluginContext
-from miles_core.weights.layout import build_layout
+from miles_core.lib.layout import parameter_table
 from miles_core.weights.receive import WeightReceiver
 from miles_core.weights.routes import routes
 from miles_plugins.bridges.qwen3_moe import Qwen3Moe
@@ -23,19 +23,25 @@ from miles_plugins.transports.memory import Memory
 
 
 class ToyEngine:
-    """The receiver's host, and the control endpoints that a publisher calls; ``calls`` are the paths in order."""
+    """The receiver's host, and the control endpoints that a publisher calls; ``calls`` are the paths in order.
 
-    def __init__(self, model, transport, *, version=-1):
+    ``tensors`` are what it holds, if not those of ``model``. It answers 500 to the paths of ``refuse``, and nothing to
+    those of ``hang``.
+    """
+
+    def __init__(self, model, transport, *, version=-1, tensors=None, naming="torch"):
         self.model = model
+        self.finalised = 0
         self.out_of_service = None
         self.paused = None
         self.version = version
         self.calls = []
         self.refuse = {}
+        self.hang = set()
         self._forward = threading.Lock()
-        tensors = model.state_dict(keep_vars=True)
-        layout = build_layout(Qwen3Moe.mapping, tensors, tie_word_embeddings=model.config.tie_word_embeddings)
-        self.receiver = WeightReceiver(layout, tensors, transport, self, version=version)
+        self.tensors = model.state_dict(keep_vars=True) if tensors is None else tensors
+        table = parameter_table(self.tensors, naming=naming)
+        self.receiver = WeightReceiver(table, self.tensors, lambda name: transport, self, version=version)
 
     @contextmanager
     def exclusive(self):
@@ -44,6 +50,9 @@ class ToyEngine:
 
     def set_out_of_service(self, reason):
         self.out_of_service = reason
+
+    def finalise(self):
+        self.finalised += 1
 
     def commit_version(self, version):
         self.version = version
@@ -56,7 +65,7 @@ class ToyEngine:
     def app(self):
         inner = Starlette(
             routes=[
-                *routes(self.receiver),
+                *routes(self.receiver, lambda: {"memory": None, "disk": None}),
                 Route("/pause_generation", self._pause, methods=["POST"]),
                 Route("/continue_generation", self._continue, methods=["POST"]),
                 Route("/logits", self._logits, methods=["POST"]),
@@ -67,6 +76,8 @@ class ToyEngine:
             self.calls.append(scope["path"])
             if scope["path"] in self.refuse:
                 return await Response(self.refuse[scope["path"]], status_code=500)(scope, receive, send)
+            if scope["path"] in self.hang:
+                return await disconnected(receive)
             return await inner(scope, receive, send)
 
         return recorded
@@ -82,6 +93,11 @@ class ToyEngine:
     async def _logits(self, request):
         ids = await request.json()
         return JSONResponse({"version": self.version, "logits": self.logits(ids).tolist()})
+
+
+async def disconnected(receive):
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def uvicorn_server(app):

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from miles_core.weights.layout import build_layout, view
+from miles_core.lib.layout import build_layout, parameter_table, view
 from miles_plugins.bridges.qwen3_moe import Qwen3Moe
 
 
@@ -28,9 +28,7 @@ class ToySglang:
         self.server_info = {"dtype": "auto", "tp_size": 1}
         self.calls = []
         self.answers = {}
-        layout = build_layout(
-            Qwen3Moe.mapping, model.state_dict(), tie_word_embeddings=model.config.tie_word_embeddings
-        )
+        layout = build_layout(Qwen3Moe.mapping, parameter_table(model.state_dict()), model.config.to_dict())
         self._placements = {placement.tensor.name: placement for placement in layout.placements}
 
     @property

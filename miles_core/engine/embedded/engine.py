@@ -202,6 +202,9 @@ class EmbeddedEngine:
             with self._thread.idle():
                 self._thread.fail_all(_unavailable(reason))
 
+    def finalise(self) -> None:
+        """Nothing is computed from the parameters but at each forward pass."""
+
     def commit_version(self, version: int) -> None:
         """Call the present weights policy version ``version``; nothing computed before serves new requests."""
         with self._thread.idle():

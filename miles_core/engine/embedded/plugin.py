@@ -19,7 +19,6 @@ class Embedded:
     """A Hugging Face model on CPU behind SGLang's HTTP API, for laptops and tests."""
 
     weight_updates: WeightUpdates = "miles"
-    default_transport = "memory"
 
     class Config(BaseModel):
         """Keys of ``[engine]`` beside the host's own."""

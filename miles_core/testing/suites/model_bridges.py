@@ -124,7 +124,7 @@ class ModelBridgeSuite(PluginSuite):
             not layout.unclaimed,
             expected="every parameter in the mapping",
             got=f"none for {', '.join(layout.unclaimed[:3])}",
-            remedy="Correct the `parts` of its Stack: entries must divide into them.",
+            remedy="Correct the `parts` of its Rule: its entries must divide into them.",
         )
 
     def test_exports_what_transformers_writes(self) -> None:
@@ -132,7 +132,7 @@ class ModelBridgeSuite(PluginSuite):
         import torch
         from safetensors.torch import load_file
 
-        from miles_core.weights.layout import view
+        from miles_core.lib.layout import view
 
         for dtype in ("float32", "bfloat16"):
             model = self.built(dtype=dtype)
@@ -145,7 +145,7 @@ class ModelBridgeSuite(PluginSuite):
                 not missing and not extra,
                 expected="the checkpoint's names",
                 got=f"missing {missing[:3]}, not in it {extra[:3]}",
-                remedy="Add a Stack or a Rename to the mapping.",
+                remedy="Add a Rule to the mapping.",
             )
             wrong = [n for n, t in found.items() if t.dtype != expected[n].dtype or not torch.equal(t, expected[n])]
             self.check(
@@ -290,10 +290,9 @@ class ModelBridgeSuite(PluginSuite):
         return torch.randn(7, size, generator=torch.Generator().manual_seed(1))
 
     def _layout(self, tensors: Mapping[str, torch.Tensor]) -> Any:
-        from miles_core.weights.layout import build_layout, is_tied
+        from miles_core.lib.layout import build_layout, parameter_table
 
-        mapping = self.make().mapping
-        return build_layout(mapping, tensors, tie_word_embeddings=is_tied(mapping, tensors))
+        return build_layout(self.make().mapping, parameter_table(tensors), {})
 
 
 def _equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:

@@ -16,12 +16,13 @@ import torch
 from miles_core.engine.embedded.server import create_app
 from miles_core.errors import WeightSyncError
 from miles_core.kinds.base import PluginContext
-from miles_core.weights.layout import build_layout, view
+from miles_core.lib.layout import build_layout, parameter_table
+from miles_core.weights.choice import NamedChoice, TransportWay
 from miles_core.weights.publish import Publisher
 from miles_core.weights.receive import WeightReceiver
-from miles_core.weights.receiver_updates import ReceiverUpdates
 from miles_core.weights.routes import routes
 from miles_core.weights.source import WeightSource
+from miles_core.weights.transport_facts import TransportFacts
 from miles_plugins.bridges.qwen3_moe import Qwen3Moe
 from miles_plugins.transports.memory import Memory
 
@@ -41,17 +42,29 @@ NOT_SERVING = {
 }
 
 
+UNTIED = {"tie_word_embeddings": False}
+
+
+def layout_of(table: Any, source: Any) -> Any:
+    return build_layout(Qwen3Moe.mapping, table, UNTIED, source.tensors)
+
+
 class Trainer:
     """The trainer's side of an update, for a model in this process."""
 
     def __init__(self, model: Any, transport: Memory) -> None:
         tensors = model.state_dict()
-        layout = build_layout(Qwen3Moe.mapping, tensors, tie_word_embeddings=False)
-        places = {place.tensor.name: place for place in layout.placements}
-        self.source = WeightSource(layout, lambda names: ((n, view(tensors, places[n])) for n in names), transport)
+        layout = build_layout(Qwen3Moe.mapping, parameter_table(tensors), UNTIED)
+        self.source = WeightSource(layout, lambda: tensors, lambda name: transport)
 
     async def layout(self) -> Any:
         return self.source.layout
+
+    async def open_update(self, transport: str, opening: Any) -> None:
+        await anyio.to_thread.run_sync(self.source.open, transport, opening)
+
+    async def transport_path(self) -> str:
+        return self.source.path()
 
     async def stage(self, bucket: Any) -> Any:
         return await anyio.to_thread.run_sync(self.source.stage, bucket)
@@ -65,7 +78,8 @@ class Site:
 
     def __init__(self, engine: Any, url: str, http: aiohttp.ClientSession, trainer: Trainer) -> None:
         self.engine, self.url, self._http, self.trainer = engine, url, http, trainer
-        options: Any = {"bucket_bytes": 8000, "timeout": 20.0, "pause_mode": "in_place", "updates": ReceiverUpdates()}
+        way = TransportWay(TransportFacts.of("memory", Memory), "miles", "in_place", layout_of, frozenset({"torch"}))
+        options: Any = {"bucket_bytes": 8000, "timeout": 20.0, "pause_mode": "in_place", "choice": NamedChoice(way)}
         self.publisher = Publisher(SimpleNamespace(urls=(url,)), trainer, http, **options)
 
     async def post(self, path: str, body: Any = None) -> tuple[int, Any]:
@@ -96,9 +110,8 @@ def site(make_engine: Any, serve: Any, own_moe: Any) -> Any:
         trained = type(own_moe)(own_moe.config)
         trained.load_state_dict(own_moe.state_dict())
         parameters = engine.parameters()
-        layout = build_layout(Qwen3Moe.mapping, parameters, tie_word_embeddings=False)
-        receiver = WeightReceiver(layout, parameters, transport, engine, version=0)
-        app = create_app(engine, routes(receiver), discarding=receiver.discarding)
+        receiver = WeightReceiver(parameter_table(parameters), parameters, lambda name: transport, engine, version=0)
+        app = create_app(engine, routes(receiver, lambda: {"memory": None}), discarding=receiver.discarding)
         async with serve(app) as url, aiohttp.ClientSession() as http:
             yield Site(engine, url, http, Trainer(trained, transport))
         transport.close()
@@ -232,7 +245,7 @@ async def test_half_an_update_after_a_release_serves_nobody(site: Any) -> None:
 
 async def test_an_open_update_refuses_a_release_of_the_weights(site: Any) -> None:
     async with site() as at:
-        await at.ok("/weights/begin", {"version": 1})
+        await at.ok("/weights/begin", {"version": 1, "transport": "memory"})
         status, reply = await at.post("/release_memory_occupation")
         assert status == 409
         assert "the update to version 1 is open" in reply["error"]["message"]

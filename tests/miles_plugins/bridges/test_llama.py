@@ -14,7 +14,7 @@ import transformers
 from safetensors import safe_open
 
 from miles_core.api import ConfigError, ModelBridge, PluginContext
-from miles_core.weights.layout import build_layout, view
+from miles_core.lib.layout import build_layout, parameter_table, view
 from miles_plugins.bridges.llama import Llama
 
 SIZES = {
@@ -77,7 +77,8 @@ def test_the_layout_has_the_names_shapes_and_values_of_the_saved_checkpoint(llam
     model = build(llama_dir)
     model.save_pretrained(tmp_path / "saved")
     tensors = model.state_dict()
-    layout = build_layout(bridge.mapping, tensors, tie_word_embeddings=is_tied(llama_dir))
+    config = json.loads((llama_dir / "config.json").read_text())
+    layout = build_layout(bridge.mapping, parameter_table(tensors), config)
     with safe_open(tmp_path / "saved" / "model.safetensors", framework="pt") as saved:
         assert {placement.tensor.name for placement in layout.placements} == set(saved.keys())
         for placement in layout.placements:

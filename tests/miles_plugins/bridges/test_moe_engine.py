@@ -19,9 +19,10 @@ from miles_core.engine.embedded.engine import EmbeddedEngine
 from miles_core.engine.embedded.server import create_app
 from miles_core.engine.embedded.settings import EngineSettings
 from miles_core.kinds.train_backends import ModelSource
+from miles_core.lib.layout import build_layout, parameter_table
 from miles_core.train.torch_backend import TorchBackend, TorchBackendConfig
-from miles_core.weights.layout import build_layout, view
-from miles_core.weights.plan import make_plan
+from miles_core.types import Opening
+from miles_core.weights.plan import Receiver, make_plan
 from miles_core.weights.receive import WeightReceiver
 from miles_core.weights.source import WeightSource
 from miles_plugins.transports.memory import Memory
@@ -160,20 +161,18 @@ async def test_a_weight_update_makes_the_engine_equal_to_the_trainer(
 ) -> None:
     trained = family.build(tmp_path / "trained", seed=1)
     held, sent = engine.parameters(), trained.state_dict()
-    receiver = WeightReceiver(layout_of(family, held), held, memory, engine, version=0)
-    layout = layout_of(family, sent)
-    placements = {placement.tensor.name: placement for placement in layout.placements}
-    source = WeightSource(layout, lambda names: ((name, view(sent, placements[name])) for name in names), memory)
+    receiver = WeightReceiver(parameter_table(held), held, lambda name: memory, engine, version=0)
+    source = WeightSource(layout_of(family, sent), lambda: sent, lambda name: memory)
     assert any(not torch.equal(held[name], sent[name]) for name in sent)
     async with serve(engine) as generate:
         await generate()
-        receiver.begin(1)
-        checksums = []
-        for bucket in make_plan(layout, [receiver.layout], 4000).buckets:
-            delivery, checksum = source.stage(bucket)
+        receiver.begin(1, "memory")
+        source.open("memory", Opening(1))
+        checksums = {}
+        for bucket in make_plan(source.layout, {Receiver("engine"): layout_of(family, held)}, 4000).buckets:
+            delivery, checksums[bucket.index] = source.stage(bucket)
             receiver.receive(1, bucket, delivery)
             source.release(delivery)
-            checksums.append(checksum)
         receiver.verify(1, checksums)
         receiver.commit(1)
         assert all(torch.equal(held[name], sent[name]) for name in sent)
@@ -184,4 +183,4 @@ async def test_a_weight_update_makes_the_engine_equal_to_the_trainer(
 
 
 def layout_of(family: Family, tensors: dict[str, torch.Tensor]) -> Any:
-    return build_layout(family.bridge.mapping, tensors, tie_word_embeddings=False)
+    return build_layout(family.bridge.mapping, parameter_table(tensors), {})

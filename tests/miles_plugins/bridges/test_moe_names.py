@@ -13,10 +13,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from miles_core.api import ConfigError
+from miles_core.lib.layout import build_layout, parameter_table, view
 from miles_core.train.checkpoint_names import by_checkpoint_name, without_aliases
 from miles_core.train.copy_buffers import CopyBuffers
 from miles_core.train.snapshot import Snapshot, load_weights
-from miles_core.weights.layout import build_layout, view
 
 if TYPE_CHECKING:
     from .conftest import Family
@@ -45,7 +45,7 @@ def test_the_layout_has_names_shapes_types_and_bytes_of_what_save_pretrained_wri
     model = family.build(tmp_path / "model", dtype=dtype, tie_word_embeddings=tied)
     model.save_pretrained(tmp_path / "saved")
     tensors = model.state_dict()
-    layout = build_layout(family.bridge.mapping, tensors, tie_word_embeddings=tied)
+    layout = build_layout(family.bridge.mapping, parameter_table(tensors), {"tie_word_embeddings": tied})
     with safe_open(tmp_path / "saved" / "model.safetensors", "pt") as saved:
         assert {placement.tensor.name for placement in layout.placements} == set(saved.keys())
         for placement in layout.placements:

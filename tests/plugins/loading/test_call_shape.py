@@ -62,7 +62,7 @@ def failure(site, kind: str, source: str) -> str:
         ),
         (
             "engines",
-            f"{INIT}\n    weight_updates, default_transport = 'miles', 'disk'\n    def command(self, path, index): ...",
+            f"{INIT}\n    weight_updates = 'miles'\n    def command(self, path, index): ...",
             "command(model_path, index=..., config_path=...)",
             "`def command(self, model_path, *, index, config_path)`",
         ),

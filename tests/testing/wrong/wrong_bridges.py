@@ -6,7 +6,7 @@ import copy
 from dataclasses import replace
 from functools import partial
 
-from miles_core.api import NameMapping, Stack
+from miles_core.api import NameMapping, Part, Rule
 from miles_core.testing import ModelBridgeSuite
 from miles_plugins.bridges.qwen3_moe import Qwen3Moe
 from miles_plugins.bridges.router_weights import softmax_weights
@@ -27,10 +27,10 @@ class OneType(Qwen3Moe):
 
 
 def stacked(*parts: str) -> NameMapping:
-    stack = r"(?P<prefix>.*\.mlp\.experts)\.gate_up_proj"
-    names = tuple(f"{{prefix}}.{{expert}}.{part}.weight" for part in parts)
-    others = Qwen3Moe.mapping.stacks[1:]
-    return replace(Qwen3Moe.mapping, stacks=(Stack(stack, names), *others))
+    first, *others = Qwen3Moe.mapping.rules
+    experts = "model.layers.{layer}.mlp.experts"
+    named = tuple(Part(f"{experts}.{{expert}}.{part}.weight", split=0) for part in parts)
+    return replace(Qwen3Moe.mapping, rules=(Rule(first.parameter, named, stacked=True), *others))
 
 
 class Indivisible(Qwen3Moe):

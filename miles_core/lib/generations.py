@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,21 @@ from miles_core.types.routing import join_rows
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from miles_core.types import RoutingSpec
+    from miles_core.types import RoutingSpec, SamplingParams
+
+_SEEDS = 1 << 63
+_STRIDE = 0x9E3779B97F4A7C15
+
+
+def rest_of(sampling: SamplingParams, done: int) -> SamplingParams:
+    """How an aborted generation goes on after ``done`` tokens.
+
+    With another seed: the noise of engines may depend on the seed and the place in the output, and the place begins at
+    0 again; with the same one, later tokens would follow earlier ones in ways that the policy does not.
+    """
+    seed = sampling.sampling_seed
+    changed = None if seed is None else (seed + done * _STRIDE) % _SEEDS
+    return replace(sampling, max_new_tokens=sampling.max_new_tokens - done, sampling_seed=changed)
 
 
 def join_generations(first: Generation, second: Generation, spec: RoutingSpec | None) -> Generation:
@@ -28,7 +43,7 @@ def join_generations(first: Generation, second: Generation, spec: RoutingSpec | 
         logprobs=np.concatenate([first.logprobs, second.logprobs]),
         finish_reason=second.finish_reason,
         versions=_merged((*first.versions, *moved)),
-        routed_experts=join_rows(rows, spec) if spec is not None else None,
+        routed_experts=join_rows(rows, spec) if spec is not None and rows else None,
         cached_tokens=first.cached_tokens,
     )
 
