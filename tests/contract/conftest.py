@@ -42,7 +42,7 @@ CHARACTERS = ["<pad>", "<eos>", "<unk>", *string.ascii_lowercase, *string.digits
 _SHAPE = {
     "vocab_size": len(CHARACTERS),
     "hidden_size": 32,
-    "intermediate_size": 48,
+    "intermediate_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -54,8 +54,8 @@ _SHAPE = {
     "bos_token_id": None,
     "tie_word_embeddings": False,
 }
-# SGLang makes every layer of a Qwen3-MoE one with experts
-_EXPERTS = {"moe_intermediate_size": 24, "num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": True}
+# SGLang makes every layer of a Qwen3-MoE one with experts, and on a CPU rounds sizes of MLPs up to 32
+_EXPERTS = {"moe_intermediate_size": 32, "num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": True}
 _CONFIG = """
 [run]
 steps = 1

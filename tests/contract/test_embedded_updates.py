@@ -12,10 +12,11 @@ import anyio.to_thread
 import pytest
 
 from miles_core.api import PluginContext
-from miles_core.weights.layout import build_layout, view
+from miles_core.lib.layout import build_layout, parameter_table
+from miles_core.weights.choice import NamedChoice, TransportWay
 from miles_core.weights.publish import Publisher
 from miles_core.weights.source import WeightSource
-from miles_core.weights.updates import weight_updates
+from miles_core.weights.transport_facts import TransportFacts
 from miles_plugins.bridges.qwen3 import Qwen3
 from miles_plugins.bridges.qwen3_moe import Qwen3Moe
 from miles_plugins.transports.memory import Memory
@@ -50,12 +51,21 @@ class Trainer:
         bridge: Any = {"moe": Qwen3Moe, "dense": Qwen3}[model]
         built = bridge(None, None).build(str(checkpoint), dtype="float32", init="pretrained", seed=0)
         tensors = built.state_dict(keep_vars=True)
-        layout = build_layout(bridge.mapping, tensors, tie_word_embeddings=built.config.tie_word_embeddings)
-        places = {placement.tensor.name: placement for placement in layout.placements}
-        self._source = WeightSource(layout, lambda names: ((n, view(tensors, places[n])) for n in names), transport)
+        self.mapping, self.config = bridge.mapping, built.config.to_dict()
+        layout = build_layout(self.mapping, parameter_table(tensors), self.config)
+        self._source = WeightSource(layout, lambda: tensors, lambda name: transport)
+
+    def layout_of(self, table: Any, source: Any) -> Any:
+        return build_layout(self.mapping, table, self.config, source.tensors)
 
     async def layout(self) -> Any:
         return self._source.layout
+
+    async def open_update(self, transport: str, opening: Any) -> None:
+        await anyio.to_thread.run_sync(self._source.open, transport, opening)
+
+    async def transport_path(self) -> str:
+        return self._source.path()
 
     async def stage(self, bucket: Any) -> Any:
         return await anyio.to_thread.run_sync(self._source.stage, bucket)
@@ -71,7 +81,9 @@ async def test_an_update_is_a_span_of_a_request_in_flight(served: Any, reference
 
         async def publish(suffix: str, version: int) -> None:
             trainer = Trainer(Path(f"{served.model_path}{suffix}"), served.model, transport)
-            options: Any = {"bucket_bytes": 1 << 16, "timeout": 60.0, "updates": weight_updates("miles", "in_place")}
+            facts, namings = TransportFacts.of("memory", Memory), frozenset({"torch"})
+            choice = NamedChoice(TransportWay(facts, "miles", "in_place", trainer.layout_of, namings))
+            options: Any = {"bucket_bytes": 1 << 16, "timeout": 60.0, "choice": choice}
             fleet: Any = SimpleNamespace(urls=(served.url,))
             await Publisher(fleet, trainer, served.http, pause_mode="in_place", **options).publish(version)
 

@@ -18,12 +18,13 @@ import torch
 from miles_core.api import PluginContext
 from miles_core.engine.client import HttpEngineClient
 from miles_core.errors import WeightSyncError
+from miles_core.lib.layout import build_layout, parameter_table
 from miles_core.types import GenerateRequest, SamplingParams
-from miles_core.weights.layout import build_layout, view
+from miles_core.weights.choice import NamedChoice, TransportWay
 from miles_core.weights.publish import Publisher
 from miles_core.weights.salt import PrefixSalt
 from miles_core.weights.source import WeightSource
-from miles_core.weights.updates import weight_updates
+from miles_core.weights.transport_facts import TransportFacts
 from miles_plugins.bridges.qwen3 import Qwen3
 from miles_plugins.bridges.qwen3_moe import Qwen3Moe
 from miles_plugins.transports.disk import Disk
@@ -51,10 +52,8 @@ class Trainer:
         self.model = self.build(dtype="float32", init="pretrained")
         self.perturb(1)
         tensors = self.model.state_dict(keep_vars=True)
-        tied = self.model.config.tie_word_embeddings
-        layout = build_layout(bridge.mapping, tensors, tie_word_embeddings=tied)
-        places = {placement.tensor.name: placement for placement in layout.placements}
-        self._source = WeightSource(layout, lambda names: ((n, view(tensors, places[n])) for n in names), transport)
+        layout = build_layout(bridge.mapping, parameter_table(tensors), self.model.config.to_dict())
+        self._source = WeightSource(layout, lambda: tensors, lambda name: transport)
         self.damage: Any = None
 
     def perturb(self, seed: int) -> None:
@@ -72,6 +71,12 @@ class Trainer:
 
     async def layout(self) -> Any:
         return self._source.layout
+
+    async def open_update(self, transport: str, opening: Any) -> None:
+        await anyio.to_thread.run_sync(self._source.open, transport, opening)
+
+    async def transport_path(self) -> str:
+        return self._source.path()
 
     async def stage(self, bucket: Any) -> Any:
         delivery, checksum = await anyio.to_thread.run_sync(self._source.stage, bucket)
@@ -93,9 +98,11 @@ class Served:
 
     async def publish(self, pause_mode: PauseMode = "in_place") -> None:
         """The trainer's weights as the next version."""
+        facts = TransportFacts.of("disk", Disk)
+        way = TransportWay(facts, "sglang", pause_mode, lambda table, source: source, frozenset())
         publisher = Publisher(
             SimpleNamespace(urls=(self.url,)), self.trainer, self._http, bucket_bytes=1 << 16, timeout=120.0,
-            pause_mode=pause_mode, updates=weight_updates("sglang", pause_mode), salt=self.salt,
+            pause_mode=pause_mode, choice=NamedChoice(way), salt=self.salt,
         )  # fmt: skip
         await publisher.publish(self.version + 1)
         self.version += 1

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from miles_core.engine.sglang.health import is_healthy, is_there, model_info, why_unreachable
+from miles_core.engine.sglang.health import is_healthy, is_there, is_torn, model_info, why_unreachable
 from miles_core.engine.sglang.launch import end_with_parent
 from miles_core.engine.sglang.ready import Report
 from miles_core.errors import EngineError, MilesError
@@ -63,7 +63,7 @@ def watch(url: str, report: Report, *, every: float, misses: int, refused_second
 def _wait_until_healthy(url: str, every: float, refused_seconds: float) -> None:
     """A server that is busy or loads is waited for; where nothing listens, waiting is in vain."""
     refused_since: float | None = None
-    while not is_healthy(url):
+    while not (is_healthy(url) or is_torn(url, every)):
         reason = why_unreachable(url, every)
         now = time.monotonic()
         if reason is None:

@@ -34,6 +34,16 @@ def is_there(url: str, seconds: float) -> bool:
         return False
 
 
+def is_torn(url: str, seconds: float) -> bool:
+    """Whether our receiver in the server says that its weights are torn, which the next whole update puts right."""
+    try:
+        with _DIRECT.open(f"{url}/weights/layout", timeout=seconds) as answer:
+            layout = json.loads(answer.read())
+    except (OSError, ValueError):
+        return False
+    return isinstance(layout, dict) and layout.get("torn") is True
+
+
 def why_unreachable(url: str, seconds: float) -> str | None:
     """Why no connection can be made, such as a refusal or an unknown host; ``None`` if one can, or after a time-out."""
     try:

@@ -41,7 +41,6 @@ class SGLang:
     """SGLang's own server, started in an environment that has it, or running already."""
 
     weight_updates: WeightUpdates = "sglang"
-    default_transport = "disk"
     Config = Options
 
     def __init__(self, config: Options, context: PluginContext) -> None:

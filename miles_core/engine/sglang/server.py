@@ -9,8 +9,10 @@ import tempfile
 import threading
 from collections import deque
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from miles_core.engine.sglang.lend import lend, lent_environment
 from miles_core.engine.sglang.phases import IMPORTING, phase_of
 from miles_core.errors import EngineError
 
@@ -43,13 +45,15 @@ class Server:
         """
         scratch = tempfile.mkdtemp(prefix="miles-sglang-")
         self._guard = _guard_group(scratch)
+        lent = Path(scratch) / "lent"
+        lend(lent)
         try:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "TMPDIR": scratch},
+                env={**os.environ, **lent_environment(lent, os.environ), "TMPDIR": scratch},
             )
         except OSError as error:
             raise EngineError(f"cannot start {command[0]}: {error.strerror}") from None

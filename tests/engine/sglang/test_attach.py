@@ -27,13 +27,15 @@ class Handler(BaseHTTPRequestHandler):
     """Answers as SGLang does; one that is ``unwell`` fails its health check and goes on serving."""
 
     unwell = False
+    torn = False
     asked = threading.Semaphore(0)
 
     def do_GET(self) -> None:
         self.asked.release()
-        self.send_response(503 if self.unwell else 200)
+        fails = self.unwell or (self.torn and self.path == "/health")
+        self.send_response(503 if fails else 200)
         self.end_headers()
-        self.wfile.write(b'{"model_path": "m"}')
+        self.wfile.write(b'{"torn": true}' if self.torn and "layout" in self.path else b'{"model_path": "m"}')
 
     def log_message(self, *words: object) -> None:
         pass
@@ -41,7 +43,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[ThreadingHTTPServer]:
-    Handler.unwell, Handler.asked = False, threading.Semaphore(0)
+    Handler.unwell, Handler.torn, Handler.asked = False, False, threading.Semaphore(0)
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -74,6 +76,15 @@ async def test_an_attached_server_is_reported_with_foreign_weights_and_outlives_
     async with child("engine-0", argv, log=tmp_path / "log", error=EngineError, start_timeout=30) as watcher:
         assert watcher.ready == {"url": url, "foreign_weights": True}
     assert is_there(url, 10)
+
+
+async def test_a_server_whose_weights_an_update_left_torn_is_reported_for_the_next_puts_them_right(
+    server: ThreadingHTTPServer, tmp_path: Path
+) -> None:
+    Handler.torn = True
+    argv = [sys.executable, "-m", "miles_core.engine.sglang.attach", url_of(server)]
+    async with child("engine-0", argv, log=tmp_path / "log", error=EngineError, start_timeout=30) as watcher:
+        assert watcher.ready["foreign_weights"]
 
 
 def test_a_server_that_is_gone_ends_the_watch(server: ThreadingHTTPServer) -> None:
