@@ -58,6 +58,7 @@ app.command("miles_core.cli.r3:app", name="r3", help="Show what routing replay d
 app.command("miles_core.cli.debug:app", name="debug", help="Compute a dumped step again and compare.")
 app.command("miles_core.cli.doctor:doctor", name="doctor", help="Show what this machine can run, with remedies.")
 app.command("miles_core.cli.config:app", name="config", help="Show a resolved config, or describe every key.")
+app.command("miles_core.cli.weights:app", name="weights", help="Plan weight updates, and check what engines hold.")
 app.command("miles_core.cli.tito:app", name="tito", help="Check what follows a generated turn, token by token.")
 
 

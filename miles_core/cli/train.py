@@ -222,7 +222,7 @@ def _summary(outcome: Outcome, run_dir: Path) -> str:
     last = "-" if outcome.last_reward is None else f"{outcome.last_reward:.2f}"
     return (
         f"trained: mean reward {first} -> {last} in {outcome.steps} steps{_ENDINGS[outcome.ending]} "
-        f"({outcome.version} weight updates)\n"
+        f"({outcome.updates} weight updates)\n"
         f"files:   {run_dir} (metrics.jsonl, samples/, checkpoints/step-0 and step-{outcome.steps})\n"
         f"next:    miles report {run_dir}, --set run.seed=1, --set rollout.max_staleness=1, "
         "write a plugin (docs/first-plugin.md)"

@@ -55,11 +55,8 @@ def test_the_lock_of_a_config_holds_what_its_run_would_use(miles, tmp_path):
     file = tmp_path / "plugins.json"
     file.write_text(miles("plugins", "lock", "--config", config, "--no-plugins").stdout)
     uses = {row["kind"]: row["use"] for row in json.loads(file.read_text())}
-    assert (uses["environments"], uses["weight_transports"], uses["model_bridges"]) == (
-        "lookup",
-        "memory",
-        "Qwen3MoeForCausalLM",
-    )
+    assert (uses["environments"], uses["model_bridges"]) == ("lookup", "Qwen3MoeForCausalLM")
+    assert "weight_transports" not in uses  # auto chooses when the run has engines
     done = miles("plugins", "lock", "--check", str(file))
     assert done.stdout.splitlines() == [
         "plugin hooks acme-kit/acme_hooks: not used -> acme-kit 1.5 (acme_kit_broken)",  # it acts on every run

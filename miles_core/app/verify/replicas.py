@@ -1,0 +1,88 @@
+"""SGLang without a receiver of ours: engines of one kind can only be compared with each other."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from miles_core.app.verify.report import Difference, EngineFinding
+from miles_core.errors import WeightSyncError
+from miles_core.weights.exchange import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from miles_core.app.verify.report import State
+    from miles_core.app.weights_record import EngineRecord
+    from miles_core.weights.exchange import EngineExchange
+
+_KIND = ("dtype", "quantization", "tp_size", "pp_size", "ep_size", "dp_size", "moe_runner_backend")
+"""Server arguments that decide which bytes an engine keeps of a checkpoint."""
+
+
+async def check_replicas(
+    exchange: EngineExchange, engines: Sequence[EngineRecord], version: int
+) -> list[EngineFinding]:
+    """Compare ``/weights_checker`` of each engine with that of the first one of its kind."""
+    firsts: dict[str, tuple[str, list[Mapping[str, str]]]] = {}
+    findings = []
+    for engine in engines:
+        try:
+            kind, ranks = await _kind(exchange, engine.url), await _held(exchange, engine.url, version)
+        except WeightSyncError as error:
+            findings.append(EngineFinding(engine.name, engine.url, "failed", reason=error.message, settled=False))
+            continue
+        first, expected = firsts.setdefault(kind, (engine.name, ranks))
+        differences = tuple(_compared(first, expected, ranks))
+        tensors = sum(map(len, ranks))
+        reason = "" if first != engine.name else "the first of its kind, which the others are compared with"
+        state: State = "differs" if differences else "replica"
+        findings.append(EngineFinding(engine.name, engine.url, state, tensors, 0, differences, reason))
+    return findings
+
+
+async def _held(exchange: EngineExchange, url: str, version: int) -> list[Mapping[str, str]]:
+    """The checksums of each rank, which are of ``version`` if it is served before and after."""
+    await _check_version(exchange, url, version)
+    ranks = await _checksums(exchange, url)
+    await _check_version(exchange, url, version)
+    return ranks
+
+
+async def _check_version(exchange: EngineExchange, url: str, version: int) -> None:
+    serves = (await _get(exchange, Call(url, "/model_info"))).get("weight_version")
+    if serves != str(version):
+        raise WeightSyncError(f"it serves version {serves}; the run has committed {version}")
+
+
+async def _kind(exchange: EngineExchange, url: str) -> str:
+    found = await _get(exchange, Call(url, "/server_info"))
+    return json.dumps([found.get(key) for key in _KIND])
+
+
+async def _checksums(exchange: EngineExchange, url: str) -> list[Mapping[str, str]]:
+    found = await _get(exchange, Call(url, "/weights_checker", {"action": "checksum"}))
+    try:
+        return [dict(rank["checksums"]) for rank in found["ranks"]]
+    except (TypeError, KeyError, ValueError) as error:
+        raise WeightSyncError(f"engine {url}: /weights_checker gave no checksums: {error}") from error
+
+
+async def _get(exchange: EngineExchange, call: Call) -> dict[str, Any]:
+    text = await exchange.call(call, stage=f"asking {call.path}")
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise WeightSyncError(f"engine {call.url}: {call.path} answered no JSON: {text[:200]}") from error
+    return found
+
+
+def _compared(
+    first: str, expected: Sequence[Mapping[str, str]], found: Sequence[Mapping[str, str]]
+) -> list[Difference]:
+    return [
+        Difference(name, f"rank {rank}, against {first}", str(one.get(name, "")), str(other.get(name, "")))
+        for rank, (one, other) in enumerate(zip(expected, found, strict=False))
+        for name in sorted(one.keys() | other.keys())
+        if one.get(name) != other.get(name)
+    ]
