@@ -28,6 +28,10 @@ BENCHMARKS = {
     "trl": "Samples per second of whole training loops: miles against TRL's GRPOTrainer.",
     "data": "Start-up, speed and peak memory of a large JSONL file, shuffled.",
     "checkpoint": "Saving and loading checkpoints against raw safetensors of the same bytes.",
+    "weights": "The memory transport against a plain copy of the same bytes, with verification apart.",
+    "weights_delta": "What changed between two versions of weights: GB/s to code it, and how small it gets.",
+    "weights_mooncake": "The mooncake transport against a bare batch_transfer_sync_write of the same bytes.",
+    "weights_plan": "Planning an update of 10^12 parameters over 32 + 32 machines: seconds and memory.",
     "report_page": "The page of `miles report` of 10,000 episodes: seconds and size.",
 }
 

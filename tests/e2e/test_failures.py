@@ -61,7 +61,7 @@ def test_an_engine_that_dies_at_start_shows_the_end_of_its_log(miles, tmp_path) 
         "import sys\n"
         "from miles_core.api import EngineCommand\n"
         "class Dying:\n"
-        "    weight_updates, default_transport = 'miles', 'memory'\n"
+        "    weight_updates = 'miles'\n"
         "    def __init__(self, config, context): pass\n"
         "    def command(self, model_path, *, index, config_path):\n"
         "        return EngineCommand((sys.executable, '-c', 'raise SystemExit(\"no such device\")'))\n"
