@@ -70,11 +70,6 @@ class FleetState:
         while not self.serves:
             await self._changed.wait()
 
-    async def fell_behind(self) -> None:
-        """Wait until an engine runs that is :attr:`behind`."""
-        while not self.behind:
-            await self._changed.wait()
-
     def _is_behind(self, server: Server) -> bool:
         return server.version != self._version
 

@@ -242,11 +242,7 @@ class Run:
             buffer=buffer,
             trainer=trainer,
             publisher=updates,
-            placement=Colocated(
-                served.fleet, served.http, timeout=config.weights.timeout, patience=config.weights.patience
-            )
-            if config.run.placement == "colocated"
-            else Disaggregated(),
+            placement=self._placement(served),
             saver=Saver(
                 trainer,
                 self.path / "checkpoints",
@@ -264,6 +260,13 @@ class Run:
             dumper=self.dumper,
             hooks=wiring.hooks,
         )
+
+    def _placement(self, served: Serving) -> Colocated | Disaggregated:
+        config = self.wiring.config
+        if config.run.placement != "colocated":
+            return Disaggregated()
+        weights = config.weights
+        return Colocated(served.fleet, served.http, timeout=weights.timeout, patience=weights.patience)
 
     async def _rollout_started(self, step: int, tasks: Sequence[Task]) -> None:
         await self.wiring.hooks.observe("miles_rollout_started", step=step, tasks=tasks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from miles_core.app.fleet import Fleet
 from miles_core.app.fleet_client import FleetClient
 from miles_core.app.processes import Child, child
 from miles_core.app.router_workers import RouterWorkers
+from miles_core.app.transports import transport_options
 from miles_core.engine.batching import BatchingClient
 from miles_core.engine.client import HttpEngineClient
 from miles_core.errors import EngineError, RouterError
 from miles_core.weights.salt import PrefixSalt
+from miles_core.weights.transport_facts import OPTIONS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
     from miles_core.app.wiring import Wiring
     from miles_core.kinds.engines import EngineClient
     from miles_core.telemetry.progress import TrainingProgress
+
+
+KEEP_ALIVE_SECONDS = 2.0
+"""Less than uvicorn's 5: a request on a connection that the server just closes would fail."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +63,9 @@ async def serving(
     """
     model, tables = wiring.model, wiring.config.engine.servers
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
+        http = await stack.enter_async_context(
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS))
+        )
         engine_check = EngineCheck.of_run(wiring, http)
         launches = [(f"engine-{i}", _launch(wiring, config_file, model_path, i)) for i in range(len(tables))]
         max_restarts = wiring.config.engine.max_restarts
@@ -91,12 +100,13 @@ async def serving(
 def _launch(wiring: Wiring, config_file: Path, model_path: Path, index: int) -> Launch:
     table = wiring.config.engine.servers[index]
     command = wiring.build("engines", table).command(str(model_path), index=index, config_path=str(config_file))
+    told = {OPTIONS_VARIABLE: json.dumps(transport_options(wiring.hub, wiring.config.weights), default=str)}
 
     def launch(on_progress: Callable[[str], None]) -> AbstractAsyncContextManager[Child]:
         return child(
             f"engine-{index}",
             command.argv,
-            environment=command.environment,
+            environment={**told, **command.environment},
             log=wiring.run_dir / "logs" / f"engine-{index}.log",
             error=EngineError,
             start_timeout=table.start_timeout,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from miles_core.config.schema import WeightsTable
 from miles_core.errors import ConfigError, PluginError
-from miles_core.weights.choice import AutoChoice, NamedChoice, TransportWay
+from miles_core.weights.auto_choice import AutoChoice
+from miles_core.weights.choice import NamedChoice, TransportWay
 from miles_core.weights.transport_facts import TransportFacts
 
 if TYPE_CHECKING:
@@ -24,6 +26,15 @@ def transport_table(hub: Hub, table: WeightsTable, name: str) -> WeightsTable:
     known = _option_names(hub, name)
     options = {key: value for key, value in table.options.items() if key in known}
     return WeightsTable.model_validate({**_bare(table, name).model_dump(), **options})
+
+
+def transport_options(hub: Hub, table: WeightsTable) -> dict[str, dict[str, Any]]:
+    """What ``[weights]`` sets for each transport that an update may go by; those that do not load are left out."""
+    options: dict[str, dict[str, Any]] = {}
+    for name in transport_names(hub) if table.use == AUTO else [table.use]:
+        with suppress(PluginError):
+            options[name] = dict(transport_table(hub, table, name).options)
+    return options
 
 
 def usable_transports(hub: Hub, use: str = AUTO) -> dict[str, str | None]:

@@ -120,6 +120,17 @@ class Shard:
     pp_rank: int = 0
     pp_size: int = 1
 
+    def check(self) -> None:
+        """Make sure that each rank is one of its size.
+
+        Raises:
+            ValueError: if one is not.
+        """
+        for kind in ("tp", "ep", "etp", "pp"):
+            rank, size = getattr(self, f"{kind}_rank"), getattr(self, f"{kind}_size")
+            if not (type(rank) is type(size) is int and 0 <= rank < size):
+                raise ValueError(f"{kind} rank {rank!r} of {size!r} is none")
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
@@ -158,12 +169,25 @@ class ParameterTable:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ParameterTable:
-        """The table that :meth:`to_json` wrote."""
+        """The table that :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: if a member is of another form, or two parameters have one name; also TypeError or KeyError.
+        """
         rows = tuple(
             Parameter(p["name"], p["dtype"], tuple(p["shape"]), p["shares"], p["contiguous"])
             for p in data["parameters"]
         )
-        return cls(rows, Shard(**data["shard"]), data["naming"])
+        table = cls(rows, Shard(**data["shard"]), data["naming"])
+        texts = (table.naming, *(text for row in rows for text in (row.name, row.dtype, row.shares or "")))
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("names and types must be texts")
+        if len({row.name for row in rows}) < len(rows):
+            raise ValueError("two parameters have one name")
+        if not all(type(size) is int and size >= 0 for row in rows for size in row.shape):
+            raise ValueError("shapes must be whole numbers from 0 on")
+        table.shard.check()
+        return table
 
 
 @dataclass(frozen=True, slots=True)

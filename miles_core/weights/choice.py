@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from miles_core.errors import WeightSyncError
 from miles_core.weights.engine_facts import LAYOUT, ask_facts
+from miles_core.weights.exchange import RefusedError
 from miles_core.weights.misfits import misfits
 from miles_core.weights.plan import Receiver
 from miles_core.weights.receiver_updates import ReceiverUpdates
@@ -115,110 +116,40 @@ class NamedChoice:
         self._way = way
 
     async def choose(self, engines: EngineExchange, source: Layout) -> WeightUpdates:
-        """The way for these engines, all of them the same.
+        """The way for these engines, all of them the same; those that cannot take it are left behind by the others.
 
         Raises:
-            WeightSyncError: if there is none, with the reason.
+            WeightSyncError: if none can, with the reason.
         """
         facts = await all_facts(engines)
         if (reason := self._way.why_not(facts, source)) is not None:
-            raise WeightSyncError(
-                f"the engines cannot be updated by the transport {self._way.transport.name}: {reason}",
-                remedy='Set [weights] use = "auto" or "disk", or give SGLang our plugin (docs/weights.md).',
-            )
+            fit = fitting(facts, lambda some: self._way.why_not(some, source))
+            if not fit:
+                raise WeightSyncError(
+                    f"the engines cannot be updated by the transport {self._way.transport.name}: {reason}",
+                    remedy='Set [weights] use = "auto" or "disk", or give SGLang our plugin (docs/weights.md).',
+                )
+            facts = leave_others(engines, facts, fit, reason)
         return self._way.updates(facts, source)
 
     def measured(self, transport: str, nbytes: int, seconds: float) -> None:
         """Nothing to learn: the config has chosen."""
 
-
-class AutoChoice:
-    """Implements :class:`~miles_core.weights.ports.UpdateChoice` by reach and measured rates.
-
-    Each transport has an expected rate at first. Those whose expected time is within ``trial`` of the best are tried
-    twice each, since the first time sets up, while the same engines live; from then on the fastest is used. What was
-    chosen, why, and what was ruled out is logged when it changes.
-    """
-
-    def __init__(self, ways: Sequence[TransportWay], *, has_folder: bool, trial: float = 4.0) -> None:
-        self._ways = tuple(ways)
-        self._has_folder = has_folder
-        self._trial = trial
-        self._seconds: dict[str, list[float]] = {}
-        self._engines: frozenset[tuple[str, bool]] = frozenset()
-        self._said = ""
-
-    async def choose(self, engines: EngineExchange, source: Layout) -> WeightUpdates:
-        """The best way for these engines.
-
-        Raises:
-            WeightSyncError: if there is none, with a reason for each.
-        """
-        facts = await all_facts(engines)
-        kinds = frozenset((one.url, one.ranks is not None) for one in facts)
-        if kinds != self._engines:  # rates of other engines say little
-            self._engines, self._seconds = kinds, {}
-        reasons = {way.transport.name: self._why_not(way, facts, source) for way in self._ways}
-        able = [way for way in self._ways if reasons[way.transport.name] is None]
-        if not able:
-            listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-            raise WeightSyncError(
-                f"no transport can update these engines: {listed}",
-                remedy="Install one that can, give SGLang our plugin, or set [weights] dir to a shared folder.",
-            )
-        nbytes = sum(spec.nbytes for spec in source.tensors.values())
-        way = self._best(able, nbytes)
-        self._say(way, facts, reasons, nbytes)
-        return way.updates(facts, source)
-
-    def measured(self, transport: str, nbytes: int, seconds: float) -> None:
-        """Note an update by a transport."""
-        self._seconds.setdefault(transport, []).append(seconds)
-
-    def _why_not(self, way: TransportWay, facts: Sequence[EngineFacts], source: Layout) -> str | None:
-        reach = way.transport.reach
-        far = next((one.url for one in facts if not one.same_host), None)
-        if far is not None and reach == "host":
-            return f"engine {far} is on another host"
-        if far is not None and reach == "folder" and not self._has_folder:
-            return f"engine {far} is on another host, and [weights] dir names no folder that it shares"
-        return way.why_not(facts, source)
-
-    def _best(self, able: Sequence[TransportWay], nbytes: int) -> TransportWay:
-        expected = {way: nbytes / EXPECTED_RATES.get(way.transport.name, OTHER_RATE) for way in able}
-        bound = self._trial * min(expected.values())
-        untried = [way for way in able if len(self._tries(way)) < TRIES and expected[way] <= bound]
-        if untried:
-            return min(untried, key=lambda way: expected[way])
-        return min(able, key=lambda way: min(self._tries(way), default=float("inf")))
-
-    def _tries(self, way: TransportWay) -> list[float]:
-        return self._seconds.get(way.transport.name, [])
-
-    def _say(
-        self, way: TransportWay, facts: Sequence[EngineFacts], reasons: Mapping[str, str | None], nbytes: int
-    ) -> None:
-        name = way.transport.name
-        where = "all on this host" if all(one.same_host for one in facts) else "some on other hosts"
-        tries = self._tries(way)
-        settled = len(tries) >= TRIES
-        why = f"the fastest, {nbytes / min(tries) / 1e9:.3f} GB/s" if settled else "to be measured"
-        others = "; ".join(f"not {other}: {reason}" for other, reason in reasons.items() if reason is not None)
-        said = f"weights go by {name}: {len(facts)} engines, {where}; {why}" + (f"; {others}" if others else "")
-        if (key := f"{name} {where} {settled} {others}") != self._said:
-            self._said = key
-            _logger.info("%s", said)
+    def failed(self, transport: str, reason: str) -> bool:
+        """There is no other way."""
+        return False
 
 
-EXPECTED_RATES: Mapping[str, float] = {
-    "memory": 4e9,
-    "disk": 1.5e9,
-    "disk_delta": 1.5e9,
-    "mooncake": 1e9,
-    "distributed": 5e8,
-    "tensor": 2e9,
-}
-"""Bytes per second that a transport is credited with before it was measured; only their order matters."""
+def fitting(facts: Sequence[EngineFacts], why_not: Callable[[Sequence[EngineFacts]], str | None]) -> list[EngineFacts]:
+    """The engines that could take an update if they were alone."""
+    return [one for one in facts if why_not([one]) is None]
 
-OTHER_RATE = 1e9
-TRIES = 2
+
+def leave_others(
+    engines: EngineExchange, facts: Sequence[EngineFacts], fit: list[EngineFacts], reason: str
+) -> list[EngineFacts]:
+    """Lose the engines that are not ``fit``; the others."""
+    for one in facts:
+        if one not in fit:
+            engines.lose(one.url, RefusedError(f"engine {one.url} cannot be updated as others are: {reason}"))
+    return fit

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from miles_core.types import ParameterTable
-from miles_core.weights.exchange import Call, RefusedError
+from miles_core.weights.exchange import Call, RefusedError, foreign_answer
 from miles_core.weights.host import host_id
 
 if TYPE_CHECKING:
@@ -65,11 +65,10 @@ def read_facts(url: str, text: str) -> EngineFacts:
         said: dict[str, Any] = json.loads(text)
         ranks = tuple(ParameterTable.from_json(one) for one in said["ranks"])
         host, transports = said.get("host", ""), dict(said.get("transports", {}))
-    except (ValueError, TypeError, KeyError) as error:
-        raise RefusedError(
-            f"engine {url}: /weights/layout answered what this version does not know: {type(error).__name__} {error}",
-            remedy="Run the same version of miles in driver and engines.",
-        ) from error
+        if not ranks:
+            raise ValueError("it has no rank")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise foreign_answer(url, "/weights/layout", error) from error
     return EngineFacts(url, ranks, (host == host_id()) if host else _is_loopback(url), transports)
 
 

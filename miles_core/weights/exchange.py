@@ -197,6 +197,14 @@ class EngineExchange:
         return error
 
 
+def foreign_answer(url: str, path: str, error: Exception) -> RefusedError:
+    """Of an engine whose answer cannot be read."""
+    return RefusedError(
+        f"engine {url}: {path} answered what this version does not know: {type(error).__name__} {error}",
+        remedy="Run the same version of miles in driver and engines.",
+    )
+
+
 def _refused(url: str, what: str, text: str) -> RefusedError:
     reason, remedy = _refusal(text)
     return RefusedError(f"engine {url}: {what}: {reason}", remedy=remedy)

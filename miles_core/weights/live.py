@@ -111,7 +111,7 @@ def _end(placement: Placement) -> int:
     """The byte after the last one of the box."""
     if placement.strides is None or not placement.nbytes:
         return placement.offset + placement.nbytes
-    if len(placement.strides) != len(placement.region) or min(placement.strides) < 0:
+    if len(placement.strides) != len(placement.region) or min(placement.strides, default=0) < 0:
         return -1
     last = sum((n - 1) * stride for n, stride in zip(placement.shape, placement.strides, strict=True))
     return placement.offset + (last + 1) * ITEM_BYTES[placement.tensor.dtype]

@@ -69,7 +69,7 @@ class WeightUpdates(Protocol):
     """How engines take an update by one ``transport``; the publisher pauses them after ``prepare``, and resumes them.
 
     An engine that fails is lost from ``engines``, and the update goes on with the others; calls raise
-    ``NoEngineError`` when none is left, and :class:`RestartUpdateError` where the others must begin again.
+    ``NoEngineError`` when none is left.
     """
 
     transport: str
@@ -108,3 +108,6 @@ class UpdateChoice(Protocol):
 
     def measured(self, transport: str, nbytes: int, seconds: float) -> None:
         """Note how long it took to move so many bytes to each engine."""
+
+    def failed(self, transport: str, reason: str) -> bool:
+        """Note that no engine could be updated by a transport; whether there is another one to try."""

@@ -13,13 +13,14 @@ import anyio
 from miles_core.errors import WeightSyncError
 from miles_core.types import Manifest
 from miles_core.weights.exchange import Call, EngineExchange, NoEngineError
-from miles_core.weights.sender import TrainerSender
+from miles_core.weights.sender import TrainerError, TrainerSender
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import aiohttp
 
+    from miles_core.types import Placement
     from miles_core.weights.plan import Plan
     from miles_core.weights.ports import EngineSet, Staged, TrainerWeights, UpdateChoice, WeightUpdates
     from miles_core.weights.salt import PrefixSalt
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
 PauseMode: TypeAlias = Literal["in_place", "retract", "abort"]
 
 _logger = logging.getLogger("miles.weights")
-
-
-class RestartUpdateError(WeightSyncError):
-    """The update must begin again with the engines that are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +91,14 @@ class Publisher:
         """
         async with self._one_at_a_time:
             urls = self._fleet.urls if engines is None else engines
-            exchange = EngineExchange(urls, self._http, timeout=self._timeout, patience=self._patience)
-            while exchange.urls:
+            while True:
+                exchange = EngineExchange(urls, self._http, timeout=self._timeout, patience=self._patience)
+                if not exchange.urls:
+                    break
                 try:
                     return await self._update(exchange, version)
-                except RestartUpdateError as error:
-                    _logger.warning("the update to version %d begins again: %s", version, error.message)
+                except _OtherWayError as failure:
+                    _logger.warning("%s; the update to version %d begins again", failure, version)
                 except NoEngineError as error:
                     if error.refused:
                         raise
@@ -114,8 +113,13 @@ class Publisher:
                 source = await sender.layout()
                 updates = await self._choice.choose(engines, source)
                 plan = await updates.plan(engines, source, self._bucket_bytes)
-            moved = await self._transact(engines, version, updates, plan, sender, clock)
-            path = await sender.path()
+            try:
+                moved, path = await self._transact(engines, version, updates, plan, sender, clock)
+            except (TrainerError, NoEngineError) as error:
+                blamed = isinstance(error, TrainerError) or error.refused
+                if blamed and self._choice.failed(updates.transport, error.message):
+                    raise _OtherWayError(f"weights do not go by {updates.transport}: {error.message}") from error
+                raise
         finally:
             with anyio.CancelScope(shield=True):
                 await sender.close()
@@ -133,7 +137,7 @@ class Publisher:
         plan: Plan,
         sender: TrainerSender,
         clock: _Clock,
-    ) -> Sequence[Staged]:
+    ) -> tuple[Sequence[Staged], str]:
         try:
             with clock.part("prepare"):
                 await updates.prepare(engines, version, plan, sender)
@@ -144,7 +148,7 @@ class Publisher:
             with clock.part("begin"):
                 await updates.begin(engines, version, plan, sender)
             with clock.part("transfer"):
-                moved = await updates.move(engines, version, plan, sender)
+                moved, path = await updates.move(engines, version, plan, sender), await sender.path()
             with clock.part("verify"):
                 await updates.verify(engines, version, plan, moved)
             # A commit that some engines did not hear of would tear the fleet apart.
@@ -155,7 +159,7 @@ class Publisher:
             raise
         with clock.part("resume"), anyio.CancelScope(shield=True):
             await engines.all("/continue_generation", {}, stage=f"resuming with version {version}")
-        return moved
+        return moved, path
 
     async def _roll_back(
         self, engines: EngineExchange, urls: Sequence[str], updates: WeightUpdates, version: int
@@ -179,9 +183,11 @@ class Publisher:
 
 def _aborted(engines: EngineExchange, error: BaseException) -> Sequence[str]:
     """Who must hear of a failure: also engines that said no, unless the version is committed without them."""
-    if isinstance(error, RestartUpdateError) or (isinstance(error, NoEngineError) and not error.refused):
-        return engines.urls
-    return engines.well
+    return () if isinstance(error, NoEngineError) and not error.refused else engines.well
+
+
+class _OtherWayError(Exception):
+    """A transport failed where another one may not."""
 
 
 class _Clock:
@@ -202,9 +208,14 @@ class _Clock:
         self.seconds[name] = perf_counter() - started
 
 
+def box_key(placement: Placement) -> str:
+    """The name of a box in the checksums of a :class:`~miles_core.types.Manifest`."""
+    return f"{placement.label}:{placement.tensor.dtype}"
+
+
 def _manifest(version: int, plan: Plan, moved: Sequence[Staged]) -> Manifest:
     checksums = {
-        f"{placement.label}:{placement.tensor.dtype}": checksum
+        box_key(placement): checksum
         for staged in moved
         for placement, checksum in zip(staged.bucket.placements, staged.checksums, strict=True)
     }

@@ -10,7 +10,8 @@ import anyio
 from miles_core.errors import WeightSyncError
 from miles_core.lib.tasks import single_error, task_group
 from miles_core.types import Opening, ParameterTable, StreamTargets
-from miles_core.weights.exchange import Call, RefusedError
+from miles_core.weights.engine_facts import LAYOUT, read_facts
+from miles_core.weights.exchange import Call, RefusedError, foreign_answer
 from miles_core.weights.misfits import misfits
 from miles_core.weights.plan import Receiver, make_plan
 from miles_core.weights.sglang_calls import flush, name_version
@@ -50,7 +51,10 @@ class ReceiverUpdates:
         if self._planned is None or self._planned[0] != (tables, source):
             layouts: dict[Receiver, Layout] = {}
             for url, ranks in tables.items():
-                layouts |= {Receiver(url, rank): self._layout_of(table, source) for rank, table in enumerate(ranks)}
+                try:
+                    layouts |= {Receiver(url, rank): self._layout_of(table, source) for rank, table in enumerate(ranks)}
+                except WeightSyncError as error:
+                    engines.lose(url, RefusedError(error.message, remedy=error.remedy))
             for url, problem in misfits(source, layouts).items():
                 engines.lose(url, RefusedError(problem, remedy="Let trainer and engines build the same model."))
             fitting = {one: layout for one, layout in layouts.items() if one.engine not in engines.lost}
@@ -123,11 +127,11 @@ class ReceiverUpdates:
 
     async def _ask(self, engines: EngineExchange) -> None:
         """Ask every engine, since another one may listen at the same address by now."""
-        for url, text in (await engines.all("/weights/layout", None, stage="asking for the layout")).items():
+        for url, text in (await engines.all("/weights/layout", None, stage=LAYOUT)).items():
             try:
-                self._tables[url] = tuple(ParameterTable.from_json(one) for one in json.loads(text)["ranks"])
-            except (ValueError, TypeError, KeyError) as error:
-                engines.lose(url, _foreign(url, "layout", error))
+                self._tables[url] = read_facts(url, text).ranks or ()
+            except WeightSyncError as error:
+                engines.lose(url, error)
 
     async def _each(
         self, engines: EngineExchange, receivers: Sequence[Receiver], verb: str, body: dict[str, Any], stage: str
@@ -181,12 +185,5 @@ def _object(url: str, text: str, verb: str, keys: Sequence[str]) -> dict[str, An
         for key in keys:
             found[key]
     except (ValueError, TypeError, KeyError) as error:
-        raise _foreign(url, verb, error) from error
+        raise foreign_answer(url, f"/weights/{verb}", error) from error
     return found
-
-
-def _foreign(url: str, verb: str, error: Exception) -> WeightSyncError:
-    return RefusedError(
-        f"engine {url}: /weights/{verb} answered what this version does not know: {type(error).__name__} {error}",
-        remedy="Run the same version of miles in driver and engines.",
-    )

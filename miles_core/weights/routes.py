@@ -140,19 +140,19 @@ async def _answer(
 ) -> JSONResponse:
     rank = request.query_params.get("rank", "0")
     if rank != "0":
-        return _error(400, WeightSyncError(f"this engine has one rank, 0; got rank {rank!r}"))
+        return error_response(400, WeightSyncError(f"this engine has one rank, 0; got rank {rank!r}"))
     try:
         body = model.model_validate_json(await request.body())
     except ValidationError as error:
         found = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors())
-        return _error(400, WeightSyncError(_expectation(model, found)))
+        return error_response(400, WeightSyncError(_expectation(model, found)))
     arguments = {name: getattr(body, name) for name in model.model_fields}
     try:
         answer = await anyio.to_thread.run_sync(partial(call, **arguments))
     except _MalformedError as error:
-        return _error(400, WeightSyncError(_expectation(model, str(error))))
+        return error_response(400, WeightSyncError(_expectation(model, str(error))))
     except MilesError as error:  # also of the plugins that are to make a transport
-        return _error(409, error)
+        return error_response(409, error)
     return JSONResponse(asdict(answer if isinstance(answer, ReceiverStatus) else receiver.status))
 
 
@@ -174,6 +174,7 @@ def _example(model: type[BaseModel]) -> dict[str, object]:
     return {name: values[name] for name in model.model_fields}
 
 
-def _error(status: int, error: MilesError) -> JSONResponse:
+def error_response(status: int, error: MilesError) -> JSONResponse:
+    """Our errors on the wire: ``{"error": {"message", "type", "remedy"}}``."""
     content = {"message": error.message, "type": type(error).__name__, "remedy": error.remedy}
     return JSONResponse({"error": content}, status_code=status)

@@ -57,6 +57,15 @@ class TrainerSender:
 
     async def release(self, staged: Staged) -> None:
         """Free what a bucket holds."""
+        await self._answers_to_release(staged)
+
+    async def close(self) -> None:
+        """Release what is left; a trainer that gives no answer in time is not asked again."""
+        while self._held:
+            if not await self._answers_to_release(self._held[0]):
+                self._held.clear()
+
+    async def _answers_to_release(self, staged: Staged) -> bool:
         self._held.remove(staged)
         try:
             async with self._asked("releasing a delivery"):
@@ -64,11 +73,8 @@ class TrainerSender:
         except WeightSyncError as error:
             # It costs memory in the trainer, not correctness; raising would hide why an update failed.
             _logger.warning("%s", error)
-
-    async def close(self) -> None:
-        """Release what is left."""
-        while self._held:
-            await self.release(self._held[0])
+            return not isinstance(error.__cause__, TimeoutError)
+        return True
 
     @asynccontextmanager
     async def _asked(self, stage: str) -> AsyncIterator[None]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("miles.weights")
 
-_COMPARABLE = ("dtype", "quantization", "tp_size", "pp_size", "ep_size", "dp_size", "moe_runner_backend")
+COMPARABLE = ("dtype", "quantization", "tp_size", "pp_size", "ep_size", "dp_size", "moe_runner_backend")
 """Server arguments that decide which bytes an engine keeps of a checkpoint."""
 
 
@@ -46,7 +46,7 @@ async def name_version(engines: EngineExchange, urls: Sequence[str], version: in
     async def one(url: str) -> None:
         await engines.call(Call(url, "/update_weight_version", body), stage="commit")
         text = await engines.call(Call(url, "/model_info"), stage="asking for the version")
-        if (found := _value(text, "weight_version")) != str(version):
+        if (found := reply_value(text, "weight_version")) != str(version):
             raise RefusedError(
                 f"engine {url}: expected weight_version {str(version)!r} after the commit; it says {found!r}",
                 remedy="See the engine's log; restart the engine if it recurs.",
@@ -61,6 +61,8 @@ async def compare(engines: EngineExchange) -> None:
     Raises:
         WeightSyncError: naming two that differ: no one knows which of them is wrong.
     """
+    if len(engines.urls) < 2:
+        return
     facts = await engines.all("/server_info", None, stage="asking for the server's settings")
     refusals: list[Exception] = []
 
@@ -78,7 +80,7 @@ async def compare(engines: EngineExchange) -> None:
         return
     first: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for url, found in sums.items():
-        kind = json.dumps([_value(facts[url], name) for name in _COMPARABLE])
+        kind = json.dumps([reply_value(facts[url], name) for name in COMPARABLE])
         other, expected = first.setdefault(kind, (url, found))
         if expected.get("per_engine_checksum") != found.get("per_engine_checksum"):
             names = ", ".join(_differing(expected, found)[:3]) or "no parameter that they name"
@@ -98,7 +100,8 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _value(text: str, key: str) -> object:
+def reply_value(text: str, key: str) -> object:
+    """A member of a reply; ``None`` where it has none, or is no JSON object."""
     try:
         return json.loads(text).get(key)
     except (ValueError, AttributeError):

@@ -78,8 +78,7 @@ class SglangDistributedUpdates:
         """Compare what engines of one kind hold."""
         await self._sessions.end(engines)
         await flush(engines, engines.urls, required=self._pause_mode != "in_place")
-        if len(engines.urls) > 1:
-            await compare(engines)
+        await compare(engines)
 
     async def commit(self, engines: EngineExchange, version: int, plan: Plan) -> None:
         """Name the weights, and see that each engine says so."""

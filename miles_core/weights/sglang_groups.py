@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import socket
 from contextlib import suppress
@@ -14,6 +13,7 @@ import anyio.to_thread
 
 from miles_core.errors import WeightSyncError
 from miles_core.weights.exchange import Call
+from miles_core.weights.sglang_calls import reply_value
 from miles_core.weights.sglang_sessions import server_facts
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class EngineGroups:
         servers = await server_facts(engines)
         facts = await engines.all("/model_info", None, stage="asking for the version")
         for url in engines.urls:
-            committed = self._joined.get(url)
-            if committed is None or _version(facts[url]) != str(committed):  # new, or started again
+            committed, says = self._joined.get(url), reply_value(facts[url], "weight_version")
+            if committed is None or says != str(committed):  # new, or started again
                 self.forget([url])
         for url in engines.urls:
             if url not in self._meetings:
@@ -139,10 +139,3 @@ def _free_address(url: str) -> tuple[str, int]:
             f"engine {url}: this host finds no address of its own towards it: {error}",
             remedy="See whether the engine's host name resolves here.",
         ) from error
-
-
-def _version(text: str) -> str | None:
-    try:
-        return str(json.loads(text).get("weight_version"))
-    except (ValueError, AttributeError):
-        return None

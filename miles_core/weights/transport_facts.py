@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 Reach: TypeAlias = Literal["host", "folder", "network"]
 
+OPTIONS_VARIABLE = "MILES_WEIGHTS_OPTIONS"
+"""Of the environment of servers that have no config of the run: JSON, the options of each transport by its name."""
+
 
 @dataclass(frozen=True, slots=True)
 class TransportFacts:

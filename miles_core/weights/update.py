@@ -8,6 +8,8 @@ from miles_core.errors import WeightSyncError
 from miles_core.weights.coverage import filled_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from miles_core.kinds.weight_transports import WeightTransport
     from miles_core.types import Bucket, ParameterTable, Placement
     from miles_core.weights.live import LiveWeights
@@ -46,9 +48,9 @@ class OpenUpdate:
         seen = set(self._boxes)
         for placement in bucket.placements:
             live.check(placement)
-            if _place(placement) in seen:
+            if placement.nbytes and _place(placement) in seen:  # where an empty box lies, another one may begin
                 raise WeightSyncError(f"{what} repeats tensor {placement.label}", remedy="Send each once per update.")
-            seen.add(_place(placement))
+            seen |= _places((placement,))
         nbytes = sum(placement.nbytes for placement in bucket.placements)
         if bucket.nbytes != nbytes:
             raise WeightSyncError(f"{what} says {bucket.nbytes} bytes; its tensors have {nbytes}")
@@ -56,7 +58,7 @@ class OpenUpdate:
     def add(self, bucket: Bucket) -> None:
         """Note that a checked bucket is written."""
         self.buckets[bucket.index] = bucket
-        self._boxes.update(map(_place, bucket.placements))
+        self._boxes |= _places(bucket.placements)
         self.verified = False
 
     def check_whole(self, table: ParameterTable, padding: int) -> None:
@@ -82,6 +84,10 @@ class OpenUpdate:
                 f"{sum(lacking.values())} lack in {len(lacking)} of them: {named or 'none'}",
                 remedy="Plan again from this engine's layout.",
             )
+
+
+def _places(placements: Iterable[Placement]) -> set[tuple[str, int]]:
+    return {_place(placement) for placement in placements if placement.nbytes}
 
 
 def _place(placement: Placement) -> tuple[str, int]:

@@ -9,10 +9,10 @@ import secrets
 from collections import OrderedDict
 from contextlib import suppress
 from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from miles_core.api import WeightSyncError
+from miles_plugins.transports.shared_memory import SHARED_MEMORY, no_room, reserve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 KEPT = 4
 """Segments that a trainer keeps for later buckets, and an engine mapped: fresh pages cost more than a copy."""
 
-_FOLDER = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared memory, not a place for temporary files
 _NAME = re.compile(r"miles-weights-[0-9a-f]{16}")
 
 
@@ -132,22 +131,13 @@ def _create(nbytes: int) -> SharedMemory:
     try:
         segment = SharedMemory(f"miles-weights-{secrets.token_hex(8)}", create=True, size=size)
     except OSError as error:
-        raise _no_room(nbytes, error) from error
+        raise no_room("memory", nbytes, error) from error
     try:
-        _reserve(segment.name, size)
+        reserve(segment.name, size)
     except OSError as error:
         _remove(segment)
-        raise _no_room(nbytes, error) from error
+        raise no_room("memory", nbytes, error) from error
     return segment
-
-
-def _reserve(name: str, size: int) -> None:
-    """Have the kernel find the pages now: a write to a full /dev/shm would kill the process with SIGBUS."""
-    descriptor = os.open(_FOLDER / name, os.O_RDWR)
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-    finally:
-        os.close(descriptor)
 
 
 def _remove(segment: SharedMemory) -> None:
@@ -159,7 +149,7 @@ def _remove(segment: SharedMemory) -> None:
 def _map(name: str, bucket: Bucket, size: int) -> mmap.mmap:
     # SharedMemory(name) would make Python 3.11's resource tracker unlink the trainer's segment when this process ends.
     try:
-        descriptor = os.open(_FOLDER / name, os.O_RDWR | os.O_NOFOLLOW)
+        descriptor = os.open(SHARED_MEMORY / name, os.O_RDWR | os.O_NOFOLLOW)
     except OSError as error:
         raise WeightSyncError(
             f"segment {name} of bucket {bucket.index} cannot be opened: {error}",
@@ -173,11 +163,3 @@ def _map(name: str, bucket: Bucket, size: int) -> mmap.mmap:
         return mmap.mmap(descriptor, size, access=mmap.ACCESS_WRITE)
     finally:
         os.close(descriptor)
-
-
-def _no_room(nbytes: int, error: OSError) -> WeightSyncError:
-    return WeightSyncError(
-        f"the memory transport needs {nbytes} bytes of shared memory in {_FOLDER}: {error}",
-        remedy=f"Enlarge {_FOLDER} (docker run --shm-size=...), mount it if it is absent, or lower "
-        "[weights] bucket_bytes.",
-    )

@@ -67,11 +67,16 @@ def _lock(path: Path, flags: int) -> int | None:
 
 def _remove_dead(base: Path) -> None:
     for path in base.glob("miles-weights-disk-*.lock"):
-        if not _NAME.fullmatch(path.stem) or path.lstat().st_uid != os.getuid():
-            continue
-        lock = _lock(path, 0)
-        if lock is not None:
+        if _NAME.fullmatch(path.stem) and _is_ours(path) and (lock := _lock(path, 0)) is not None:
             _remove(path.with_suffix(""), lock)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it is this user's; that of another run may go at any moment."""
+    try:
+        return path.lstat().st_uid == os.getuid()
+    except FileNotFoundError:
+        return False
 
 
 def _remove(path: Path, lock: int) -> None:

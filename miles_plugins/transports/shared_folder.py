@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from miles_core.api import WeightSyncError
 from miles_plugins.transports.scratch import Scratch
+from miles_plugins.transports.shared_memory import SHARED_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from miles_core.api import Bucket, PluginContext
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a place for temporary files
 _ROOM = "Free space there, or set [weights] dir to a folder with room that the engines see too."
 
 
@@ -131,7 +131,7 @@ class SharedFolder:
         if self._dir is not None:
             return Path(self._context.services.get("base_dir", "."), Path(self._dir).expanduser()).resolve()
         if 2 * self._expected <= _memory_room():
-            return _SHARED_MEMORY
+            return SHARED_MEMORY
         return Path(self._context.run_dir or tempfile.gettempdir(), "weights").resolve()
 
     def _remove(self, path: Path) -> None:
@@ -146,7 +146,7 @@ def _memory_room() -> int:
     try:
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
         kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-        return min(kilobytes * 1024, shutil.disk_usage(_SHARED_MEMORY).free)
+        return min(kilobytes * 1024, shutil.disk_usage(SHARED_MEMORY).free)
     except (OSError, StopIteration):
         return 0
 

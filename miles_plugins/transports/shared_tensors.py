@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 import pickle
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.multiprocessing.reductions
 
-from miles_core.api import WeightSyncError
+from miles_plugins.transports.shared_memory import SHARED_MEMORY, no_room, reserve
 
 if TYPE_CHECKING:
     from miles_core.api import Bucket
 
 _reductions: Any = torch.multiprocessing.reductions  # without type information
-_FOLDER = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared memory, not a place for temporary files
 
 
 class SharedTensors:
@@ -56,7 +53,7 @@ class SharedTensors:
         # torch counts who holds it: one that died would keep it until this process ends, so the name goes here. At zero
         # torch would remove it too, and end the process because it is gone.
         self._storage._shared_incref()  # type: ignore[no-untyped-call]
-        (_FOLDER / self.name).unlink(missing_ok=True)
+        (SHARED_MEMORY / self.name).unlink(missing_ok=True)
         del self._storage
 
 
@@ -81,20 +78,7 @@ def _allocate(size: int) -> tuple[torch.UntypedStorage, str]:
     try:
         storage = torch.UntypedStorage._new_using_filename_cpu(size)
         name = storage._share_filename_cpu_()[1].decode("ascii").removeprefix("/")
-        _reserve(name, size)
+        reserve(name, size)
     except (OSError, RuntimeError) as error:
-        raise WeightSyncError(
-            f"the tensor transport needs {size} bytes of shared memory in {_FOLDER}: {error}",
-            remedy=f"Enlarge {_FOLDER} (docker run --shm-size=...), mount it if it is absent, or lower "
-            "[weights] bucket_bytes.",
-        ) from error
+        raise no_room("tensor", size, error) from error
     return storage, name
-
-
-def _reserve(name: str, size: int) -> None:
-    """Have the kernel find the pages now: a write to a full /dev/shm would kill the process with SIGBUS."""
-    descriptor = os.open(_FOLDER / name, os.O_RDWR)
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-    finally:
-        os.close(descriptor)

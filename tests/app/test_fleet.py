@@ -104,7 +104,8 @@ async def test_an_engine_that_comes_back_gets_requests_only_with_the_committed_w
         assert fleet.version == 3
         engines.kill("engine-0")
         with anyio.fail_after(60):
-            await fleet.fell_behind()
+            while not fleet.behind:
+                await fleet.changed()
         assert engines.router.urls == []
         assert "generation waits" in caplog.text
         async with fleet.update(3, everyone=False) as update:
@@ -126,7 +127,8 @@ async def test_an_engine_that_comes_up_during_an_update_missed_it(engines: Engin
             await until(lambda: len(engines.pids("engine-0")) == 2)
             assert list(fleet.named_urls) == ["engine-1"]
         with anyio.fail_after(60):
-            await fleet.fell_behind()
+            while not fleet.behind:
+                await fleet.changed()
         assert fleet.behind == (fleet.named_urls["engine-0"],)
         assert engines.router.urls == [fleet.named_urls["engine-1"]]
 

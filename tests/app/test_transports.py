@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from miles_core.app import serving
 from miles_core.app.checks import check_run
 from miles_core.app.transports import transport_names, transport_table, update_choice, usable_transports
 from miles_core.app.wiring import Wiring, wire
 from miles_core.config.load import LoadedConfig
 from miles_core.errors import ConfigError, MilesError
 from miles_core.testing.plugin import install_plugin  # noqa: F401 - a fixture
-from miles_core.weights.choice import AutoChoice, NamedChoice
+from miles_core.weights.auto_choice import AutoChoice
+from miles_core.weights.choice import NamedChoice
+from miles_core.weights.transport_facts import OPTIONS_VARIABLE
 
 if TYPE_CHECKING:
     from miles_core.testing.site import Site
@@ -60,6 +64,17 @@ def test_under_auto_each_transport_gets_the_options_that_it_has(wired: Any) -> N
     assert options(wiring, "disk") == {"dir": "/tmp"}
     assert options(wiring, "disk_delta") == {"dir": "/tmp", "level": 5}
     assert options(wiring, "memory") == {}
+
+
+def test_servers_without_the_config_are_told_the_options_of_their_transports(wired: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(serving, "child", lambda name, argv, **given: given)
+    wirings = wired("weights.level=5"), wired("weights.use=mooncake", "weights.protocol=tcp")
+    auto, named = (
+        json.loads(serving._launch(one, Path("run.toml"), Path("model"), 0)(print)["environment"][OPTIONS_VARIABLE])
+        for one in wirings
+    )
+    assert (auto["disk_delta"], auto["memory"]) == ({"level": 5}, {})
+    assert named == {"mooncake": {"protocol": "tcp"}}
 
 
 @pytest.mark.parametrize("use", ["auto", "memory"])

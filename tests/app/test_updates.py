@@ -78,7 +78,8 @@ async def test_an_engine_that_comes_back_while_the_trainer_trains_waits_for_the_
         await updates.publish(1)
         engines.kill("engine-0")
         with anyio.fail_after(60):
-            await fleet.fell_behind()
+            while not fleet.behind:
+                await fleet.changed()
         await anyio.wait_all_tasks_blocked()
         assert publisher.calls == [(1, first)]
         assert engines.router.urls == []

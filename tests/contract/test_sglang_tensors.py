@@ -119,6 +119,9 @@ class Choice:
     def measured(self, transport: str, nbytes: int, seconds: float) -> None:
         pass
 
+    def failed(self, transport: str, reason: str) -> bool:
+        return False
+
 
 class Run:
     """A trainer, and the engines of its model."""
@@ -226,6 +229,7 @@ async def _server(checkpoint: Path, folder: Path, **options: Any) -> AsyncIterat
         yield running
 
 
+@pytest.mark.parametrize("model", ["moe"], indirect=True)  # a server of its own for each; the other tests take both
 async def test_two_ranks_of_one_engine_and_another_engine_get_their_parts(
     run: Run, sglang: Any, tmp_path: Path, way: str
 ) -> None:

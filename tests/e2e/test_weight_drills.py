@@ -73,20 +73,15 @@ def start(miles: Miles, end: str, number: signal.Signals, **overrides: object) -
     )
 
 
-@pytest.mark.parametrize(
-    ("number", "restarts"), [(signal.SIGKILL, 1), (signal.SIGSTOP, 1)], ids=["killed", "stopped for good"]
-)
-def test_a_receiver_that_is_lost_in_an_update_costs_no_step_and_comes_back(
-    faulty: Miles, number: signal.Signals, restarts: int
-) -> None:
-    run = start(faulty, "engine", number)
+def test_a_receiver_that_is_killed_in_an_update_costs_no_step_and_comes_back(faulty: Miles) -> None:
+    run = start(faulty, "engine", signal.SIGKILL)
     run.wait_for("logs/driver.log", "engine-1 serves again", WAIT)
     after = run.metrics[-1]["step"]
     run.wait_for("metrics.jsonl", f'"step": {after + 2},', WAIT)
     run.process.send_signal(signal.SIGINT)
     assert run.wait() == 130, run.output
     assert_whole(run)
-    assert run.metrics[-1]["engine/restarts"] == restarts
+    assert run.metrics[-1]["engine/restarts"] == 1
     assert sum(row.get("weights/left_behind", 0) for row in run.metrics) >= 1
     run.assert_nothing_left()
 

@@ -120,7 +120,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_no_file_that_looks_whole(make, tm
 def test_shared_memory_is_used_where_the_model_fits_twice_and_else_the_runs_folder(make, tmp_path, monkeypatch):
     shared = tmp_path / "shm"
     shared.mkdir()
-    monkeypatch.setattr(module, "_SHARED_MEMORY", shared)
+    monkeypatch.setattr(module, "SHARED_MEMORY", shared)
     monkeypatch.setattr(module, "_memory_room", lambda: 2048)
     for nbytes, expected in [(1024, shared), (1025, tmp_path / "weights")]:
         sender = make(dir=None)

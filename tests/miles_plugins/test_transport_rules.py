@@ -13,10 +13,6 @@ class TestMemory(WeightTransportSuite):
 
 class TestDisk(WeightTransportSuite):
     plugin = "disk"
-
-
-class TestDiskInAFolder(WeightTransportSuite):
-    plugin = "disk"
     options = {"dir": "weights"}
 
 

@@ -93,8 +93,8 @@ def source_of(layout_of):
 
 
 @pytest.fixture
-def choice_of(tiny):
-    """The choice of one transport: ``choice_of("memory", Memory)``; engines may name parameters as torch or SGLang."""
+def way_of(tiny):
+    """The way of one transport: ``way_of("memory", Memory)``; engines may name parameters as torch or SGLang."""
 
     def make(name, transport, *, kind="miles", pause_mode="in_place"):
         config = tiny().config.to_dict()
@@ -104,8 +104,17 @@ def choice_of(tiny):
             return build_layout(mapping, table, {**config, "tie_word_embeddings": None}, sent.tensors)
 
         namings = frozenset({"torch", "sglang", "sglang-like"})
-        way = TransportWay(TransportFacts.of(name, transport), kind, pause_mode, rank_layout, namings)
-        return NamedChoice(way)
+        return TransportWay(TransportFacts.of(name, transport), kind, pause_mode, rank_layout, namings)
+
+    return make
+
+
+@pytest.fixture
+def choice_of(way_of):
+    """The choice of one transport: ``choice_of("memory", Memory)``."""
+
+    def make(name, transport, **settings):
+        return NamedChoice(way_of(name, transport, **settings))
 
     return make
 

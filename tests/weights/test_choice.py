@@ -9,8 +9,10 @@ import pytest
 
 from miles_core.errors import WeightSyncError
 from miles_core.types import Layout, Parameter, ParameterTable, Placement, TensorSpec
-from miles_core.weights.choice import AutoChoice, NamedChoice, TransportWay
+from miles_core.weights.auto_choice import AutoChoice
+from miles_core.weights.choice import NamedChoice, TransportWay
 from miles_core.weights.engine_facts import EngineFacts
+from miles_core.weights.exchange import EngineExchange, RefusedError
 from miles_core.weights.receiver_updates import ReceiverUpdates
 from miles_core.weights.sglang_distributed_updates import SglangDistributedUpdates
 from miles_core.weights.sglang_updates import SglangUpdates
@@ -42,7 +44,8 @@ def engines_are(monkeypatch):
         async def all_facts(engines):
             return list(facts)
 
-        monkeypatch.setattr("miles_core.weights.choice.all_facts", all_facts)
+        for module in ("choice", "auto_choice"):
+            monkeypatch.setattr(f"miles_core.weights.{module}.all_facts", all_facts)
 
     return set_facts
 
@@ -86,6 +89,23 @@ async def test_a_named_transport_that_engines_cannot_take_is_refused_with_the_re
     engines_are(engine)
     with pytest.raises(WeightSyncError, match=f"cannot be updated by the transport {transport.name}: .*{reason}"):
         await NamedChoice(way_of(transport, kind)).choose(None, SOURCE)
+
+
+NAMELESS = replace(OURS, url="http://nameless", ranks=(replace(TABLE, naming="vllm"),))
+BARE = replace(OURS, url="http://bare", transports={})
+
+
+@pytest.mark.parametrize("odd", [STOCK, NAMELESS, BARE])
+@pytest.mark.parametrize(
+    "choice", [NamedChoice(way_of(MEMORY)), AutoChoice([way_of(MOONCAKE), way_of(MEMORY)], has_folder=False)]
+)
+async def test_engines_that_cannot_take_what_the_others_can_are_left_behind(engines_are, choice, odd):
+    engines_are(*[OURS, odd, FAR][: 3 if isinstance(choice, AutoChoice) else 2])
+    exchange = EngineExchange([OURS.url, odd.url, FAR.url], None, timeout=1.0)
+    assert isinstance(await choice.choose(exchange, SOURCE), ReceiverUpdates)
+    assert list(exchange.lost) == [odd.url]
+    assert isinstance(exchange.lost[odd.url], RefusedError)
+    assert exchange.lost[odd.url].message.startswith(f"engine {odd.url} cannot be updated as others are: ")
 
 
 async def test_each_of_those_that_may_be_fast_is_tried_twice_and_then_the_fastest_is_used(engines_are, caplog):
@@ -137,3 +157,27 @@ async def test_other_engines_are_measured_anew(engines_are):
     assert (await auto.choose(None, SOURCE)).transport == "disk"
     engines_are(replace(OURS, url="http://other"))
     assert (await auto.choose(None, SOURCE)).transport == "memory"
+
+
+async def test_what_failed_is_not_tried_again_for_these_engines_as_long_as_there_is_another(engines_are):
+    engines_are(OURS)
+    auto = AutoChoice([way_of(MEMORY), way_of(DISK)], has_folder=True)
+    assert (await auto.choose(None, SOURCE)).transport == "memory"
+    assert auto.failed("memory", "no space left")
+    assert (await auto.choose(None, SOURCE)).transport == "disk"
+    assert not auto.failed("disk", "gone"), "there is no other"
+    with pytest.raises(WeightSyncError, match="memory: it failed: no space left; disk: it failed: gone"):
+        await auto.choose(None, SOURCE)
+    engines_are(replace(OURS, url="http://other"))
+    assert (await auto.choose(None, SOURCE)).transport == "memory"
+
+
+async def test_rates_are_kept_while_other_engines_catch_up(engines_are):
+    auto = AutoChoice([way_of(MEMORY), way_of(DISK)], has_folder=True)
+    other = replace(OURS, url="http://other")
+    for facts in ((OURS, other), (other,), (OURS, other)):
+        engines_are(*facts)
+        assert (await auto.choose(None, SOURCE)).transport == "memory"
+        auto.measured("memory", 1, 1.0)
+    engines_are(OURS, other)
+    assert (await auto.choose(None, SOURCE)).transport == "disk", "memory was tried twice with both"

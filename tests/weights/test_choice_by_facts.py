@@ -12,7 +12,8 @@ from starlette.routing import Route
 
 from miles_core.errors import WeightSyncError
 from miles_core.lib.layout import parameter_table
-from miles_core.weights.choice import AutoChoice, TransportWay
+from miles_core.weights.auto_choice import AutoChoice
+from miles_core.weights.choice import TransportWay
 from miles_core.weights.exchange import EngineExchange, NoEngineError
 from miles_core.weights.host import host_id
 from miles_core.weights.receiver_updates import ReceiverUpdates

@@ -48,7 +48,9 @@ def test_a_transport_can_be_used_if_the_engine_has_it_and_knows_no_reason_agains
     assert facts.why_not("disk") == "engine http://e has no transport disk"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"ranks": [{}]}', '{"ranks": 7}', '{"ranks": [], "transports": 1}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"ranks": [{}]}', '{"ranks": 7}', '{"ranks": []}', reply(transports=1)]
+)
 def test_a_reply_of_another_version_is_a_refusal_that_says_so(text):
     with pytest.raises(RefusedError, match="/weights/layout answered what this version does not know"):
         read_facts("http://e", text)

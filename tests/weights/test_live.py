@@ -86,3 +86,9 @@ def test_a_box_that_does_not_lie_in_a_parameter_is_refused(placement: Placement)
 @pytest.mark.parametrize("strides", [None, (3, 1), (1, 2), (6, 2)])
 def test_a_box_that_lies_in_a_parameter_is_taken(strides) -> None:
     live_of({"p": torch.zeros(3, 4)}).check(Placement(SPEC, SPEC.whole, "p", 0, strides))
+
+
+def test_a_scalar_that_does_not_lie_in_a_parameter_is_refused_as_any_other() -> None:
+    scalar = Placement(TensorSpec("w", "float32", ()), (), "p", 48, ())
+    with pytest.raises(WeightSyncError, match="does not fit bytes 48 to 52 of p"):
+        live_of({"p": torch.zeros(3, 4)}).check(scalar)

@@ -14,9 +14,11 @@ import torch
 
 from miles_core.api import PluginContext
 from miles_core.errors import WeightSyncError
+from miles_core.weights.auto_choice import AutoChoice
 from miles_core.weights.publish import Publisher
 from miles_core.weights.receive import ReceiverStatus
 from miles_plugins.transports.disk import Disk
+from miles_plugins.transports.memory import Memory
 
 from .publishing import IDS, reference
 
@@ -244,3 +246,32 @@ async def test_a_corrupted_file_is_caught_by_our_receiver(by_disk):
         await publisher.publish(1)
     assert engine.out_of_service.startswith("weights are torn")
     assert [*folder.iterdir()] == []
+
+
+async def test_another_transport_goes_on_where_one_has_no_room(
+    tiny, trained, serve, toy_engine, source_of, trainer_of, http, fleet_of, way_of, tmp_path, monkeypatch
+):
+    def full(bucket):
+        raise WeightSyncError("shared memory is full")
+
+    ends = {"memory": Memory(None, PluginContext()), "disk": Disk(Disk.Config(dir=str(tmp_path)), PluginContext())}
+    monkeypatch.setattr(ends["memory"], "buffer", full)
+    source = source_of(trained, ends["memory"])
+    monkeypatch.setattr(source, "_make", ends.__getitem__)
+    engine = toy_engine.ToyEngine(tiny(seed=2), ends["disk"])
+    auto = AutoChoice([way_of("memory", Memory), way_of("disk", Disk)], has_folder=True)
+    async with serve(engine.app) as url:
+        publisher = Publisher(
+            fleet_of([url]),
+            trainer_of(source),
+            http,
+            bucket_bytes=4000,
+            timeout=20.0,
+            pause_mode="in_place",
+            choice=auto,
+        )
+        assert (await publisher.publish(1)).transport == "disk"
+        assert (await publisher.publish(2)).transport == "disk", "memory is not tried again"
+    assert (engine.version, engine.out_of_service, engine.paused) == (2, None, None)
+    for end in ends.values():
+        end.close()

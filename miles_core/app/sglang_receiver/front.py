@@ -12,7 +12,8 @@ import anyio
 from starlette.responses import JSONResponse, Response
 
 from miles_core.app.sglang_receiver.ranks import SILENCE_SECONDS, ask, statuses
-from miles_core.errors import EngineError, MilesError, WeightSyncError
+from miles_core.errors import EngineError, WeightSyncError
+from miles_core.weights.routes import error_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -155,9 +156,3 @@ def _merged(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "torn": len(versions) > 1 or any(answer["torn"] for answer in answers),
         "transports": transports,
     }
-
-
-def error_response(status: int, error: MilesError) -> JSONResponse:
-    """As our receiver answers errors."""
-    content = {"message": error.message, "type": type(error).__name__, "remedy": error.remedy}
-    return JSONResponse({"error": content}, status_code=status)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from miles_core.app.sglang_receiver.front import error_response
 from miles_core.errors import EngineError, WeightSyncError
+from miles_core.weights.routes import error_response
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -11,14 +11,12 @@ from pydantic import ValidationError
 
 from miles_core.errors import WeightSyncError
 from miles_core.kinds.base import PluginContext
+from miles_core.weights.transport_facts import OPTIONS_VARIABLE, TransportFacts
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from miles_core.kinds.weight_transports import WeightTransport
-
-OPTIONS_VARIABLE = "MILES_WEIGHTS_OPTIONS"
-"""JSON: the options of each transport, by its name."""
 
 _GROUP = "miles.weight_transports"
 
@@ -56,10 +54,10 @@ def usable_transports() -> dict[str, str | None]:
 
 def _why_not(entry: EntryPoint) -> str | None:
     try:
-        factory = entry.load()
+        facts = TransportFacts.of(entry.name, entry.load())
     except (ImportError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
-    return None if getattr(factory, "receivers", True) else "it feeds SGLang's own endpoints"
+    return facts.unavailable if facts.receivers else "it feeds SGLang's own endpoints"
 
 
 def _options(name: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from miles_core.errors import WeightSyncError
 from miles_core.weights.exchange import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from miles_core.app.verify.report import State
     from miles_core.app.weights_record import EngineRecord, WeightsRecord
@@ -54,7 +54,7 @@ class ReceiverCheck:
             raise WeightSyncError(f"its layout is not known whole: {unclaimed[0]}")
         placements = [(rank, one) for rank, layout in enumerate(layouts) for one in layout.placements]
         total = sum(one.nbytes for _, one in placements)
-        differences: list[Difference] = []
+        differences = list(self._missing({one.tensor.name for _, one in placements}))
         done = 0
         for rank, asked in _chunks(placements):
             held = await self._ask(engine, rank, asked)
@@ -73,6 +73,13 @@ class ReceiverCheck:
         if held["version"] != self.record.version:
             return f"it holds version {held['version']}; the run has committed {self.record.version}"
         return None
+
+    def _missing(self, held: Collection[str]) -> Iterator[Difference]:
+        """What was sent of tensors that no rank has."""
+        for key, checksum in self.record.checksums.items():
+            label = key.rpartition(":")[0]
+            if label.partition("[")[0] not in held:
+                yield Difference(label, "no rank has it", checksum, "")
 
     async def _ask(self, engine: EngineRecord, rank: int, asked: Sequence[Placement]) -> dict[str, Any]:
         body = {"placements": [one.to_json() for one in asked]}
@@ -94,11 +101,6 @@ class ReceiverCheck:
         for placement, checksum in zip(asked, found, strict=True):
             if (expected := self.expected(placement)) != checksum:
                 yield Difference(placement.label, f"rank {rank}, {placement.parameter}", expected, checksum)
-
-
-def box_key(placement: Placement) -> str:
-    """The name of a box in a manifest."""
-    return f"{placement.label}:{placement.tensor.dtype}"
 
 
 def _chunks(placements: Sequence[tuple[int, Placement]]) -> Iterator[tuple[int, list[Placement]]]:

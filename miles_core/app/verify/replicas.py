@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from miles_core.app.verify.report import Difference, EngineFinding
 from miles_core.errors import WeightSyncError
 from miles_core.weights.exchange import Call
+from miles_core.weights.sglang_calls import COMPARABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,9 +17,6 @@ if TYPE_CHECKING:
     from miles_core.app.verify.report import State
     from miles_core.app.weights_record import EngineRecord
     from miles_core.weights.exchange import EngineExchange
-
-_KIND = ("dtype", "quantization", "tp_size", "pp_size", "ep_size", "dp_size", "moe_runner_backend")
-"""Server arguments that decide which bytes an engine keeps of a checkpoint."""
 
 
 async def check_replicas(
@@ -57,7 +56,7 @@ async def _check_version(exchange: EngineExchange, url: str, version: int) -> No
 
 async def _kind(exchange: EngineExchange, url: str) -> str:
     found = await _get(exchange, Call(url, "/server_info"))
-    return json.dumps([found.get(key) for key in _KIND])
+    return json.dumps([found.get(key) for key in COMPARABLE])
 
 
 async def _checksums(exchange: EngineExchange, url: str) -> list[Mapping[str, str]]:
@@ -71,18 +70,21 @@ async def _checksums(exchange: EngineExchange, url: str) -> list[Mapping[str, st
 async def _get(exchange: EngineExchange, call: Call) -> dict[str, Any]:
     text = await exchange.call(call, stage=f"asking {call.path}")
     try:
-        found: dict[str, Any] = json.loads(text)
-    except ValueError as error:
-        raise WeightSyncError(f"engine {call.url}: {call.path} answered no JSON: {text[:200]}") from error
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise WeightSyncError(f"engine {call.url}: {call.path} answered no JSON object: {text[:200]}")
     return found
 
 
 def _compared(
     first: str, expected: Sequence[Mapping[str, str]], found: Sequence[Mapping[str, str]]
 ) -> list[Difference]:
+    absent: Mapping[str, str] = {}
     return [
         Difference(name, f"rank {rank}, against {first}", str(one.get(name, "")), str(other.get(name, "")))
-        for rank, (one, other) in enumerate(zip(expected, found, strict=False))
+        for rank, (one, other) in enumerate(zip_longest(expected, found, fillvalue=absent))
         for name in sorted(one.keys() | other.keys())
         if one.get(name) != other.get(name)
     ]

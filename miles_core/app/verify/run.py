@@ -11,7 +11,7 @@ from anyio import to_thread
 
 from miles_core.app.run_lock import is_running
 from miles_core.app.verify.checkpoint import open_checkpoint
-from miles_core.app.verify.engines import ReceiverCheck, box_key
+from miles_core.app.verify.engines import ReceiverCheck
 from miles_core.app.verify.replicas import check_replicas
 from miles_core.app.verify.report import EngineFinding, VerifyReport
 from miles_core.app.weights_record import read_record
@@ -21,6 +21,7 @@ from miles_core.errors import CheckpointError, WeightSyncError
 from miles_core.lib.tasks import task_group
 from miles_core.weights.engine_facts import ask_facts
 from miles_core.weights.exchange import EngineExchange
+from miles_core.weights.publish import box_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,16 +22,28 @@ def parameter_table(
     shard: Shard = Shard(),  # noqa: B008 - frozen
     naming: str = "torch",
 ) -> ParameterTable:
-    """The table of parameters and persistent buffers by name, as ``state_dict`` gives them."""
+    """The table of parameters and persistent buffers by name, as ``state_dict`` gives them.
+
+    Those that begin at one address share memory, that of the largest of them, or the first of several; without
+    addresses, on the ``meta`` device, those that are one object.
+    """
     owners: dict[int, str] = {}
+    for name, tensor in tensors.items():
+        other = tensors[owners.setdefault(_beginning(tensor), name)]
+        if tensor.nbytes > other.nbytes:
+            owners[_beginning(tensor)] = name
     rows: list[Parameter] = []
     for name, tensor in tensors.items():
-        has_memory = tensor.numel() > 0 and not tensor.is_meta
-        owner = owners.setdefault(tensor.data_ptr(), name) if has_memory else name
+        owner = owners[_beginning(tensor)]
         dtype = str(tensor.dtype).removeprefix("torch.")
         shares = None if owner == name else owner
         rows.append(Parameter(name, dtype, tuple(tensor.shape), shares, tensor.is_contiguous()))
     return ParameterTable(tuple(rows), shard, naming)
+
+
+def _beginning(tensor: torch.Tensor) -> int:
+    """What only tensors that begin in one place have in common."""
+    return tensor.data_ptr() if tensor.numel() and not tensor.is_meta else id(tensor)
 
 
 def view(tensors: Mapping[str, torch.Tensor], placement: Placement) -> torch.Tensor:

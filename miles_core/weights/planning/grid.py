@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Protocol
 
 from miles_core.errors import ConfigError
 from miles_core.types import Shard
-
-
-class Grid(Protocol):
-    """Ranks that together hold a model, one or more times."""
-
-    @property
-    def ranks(self) -> int:
-        """How many there are."""
-
-    def shard(self, rank: int) -> Shard:
-        """What this rank holds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from miles_core.errors import WeightSyncError
-from miles_core.lib.layout import build_layout
-from miles_core.types import Layout, NameMapping, Parameter, ParameterTable
+from miles_core.lib.layout import build_layout, parameter_table
 from miles_core.weights.planning import sglang
 from miles_core.weights.planning.origins import origins
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from miles_core.kinds.model_bridges import ModelBridge
+    from miles_core.types import Layout, NameMapping, ParameterTable
     from miles_core.weights.planning.origins import Origin
 
 
@@ -75,21 +75,10 @@ def plan_model(
 
     with torch.device("meta"):
         model = bridge.build(str(path), dtype=dtype, init="random", seed=0)
-    table = _table(model.state_dict(keep_vars=True))
+    table = parameter_table(model.state_dict(keep_vars=True))
     mappings = {"torch": bridge.mapping, **getattr(bridge, "engine_mappings", {})}
     tied = hf_config.get("tie_word_embeddings")
     if tied is None:  # where config.json leaves it out, the model tells
         tied = any(one.shares is not None for one in table.parameters)
     hf_config = {**hf_config, "tie_word_embeddings": tied}
     return PlannedModel(architecture, hf_config, table, build_layout(bridge.mapping, table, hf_config), mappings)
-
-
-def _table(tensors: Mapping[str, Any]) -> ParameterTable:
-    """Parameters that are one object share memory; there are no addresses on the ``meta`` device."""
-    owners: dict[int, str] = {}
-    rows: list[Parameter] = []
-    for name, tensor in tensors.items():
-        owner = owners.setdefault(id(tensor), name)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        rows.append(Parameter(name, dtype, tuple(tensor.shape), None if owner == name else owner))
-    return ParameterTable(tuple(rows))

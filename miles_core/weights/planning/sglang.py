@@ -1,4 +1,4 @@
-"""What SGLang 0.5.23 decides by itself: which stage has what, and how it pads the vocabulary and on CPUs."""
+"""What SGLang 0.5.23 decides by itself: which stage has what, and how it pads the vocabulary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ if TYPE_CHECKING:
 
 NAMING = "sglang"
 _PAD = 64
-_CPU_PAD = 32
 HEAD_EVERYWHERE = frozenset({"LlamaForCausalLM", "Qwen3MoeForCausalLM"})
 """Architectures that make ``lm_head`` on every pipeline stage, and use that of the last."""
 
@@ -26,11 +25,6 @@ def padded_rows(rows: int, shard: Shard) -> int:
     """Rows of the vocabulary on one rank: in all a multiple of 64, or of 64 per rank where that does not divide."""
     pad = _PAD if _round_up(rows, _PAD) % shard.tp_size == 0 else _PAD * shard.tp_size
     return _round_up(rows, pad) // shard.tp_size
-
-
-def cpu_width(width: int, shard: Shard) -> int:
-    """The width of an MLP, or of an expert, before it is divided on CPUs: a multiple of 32 for each rank."""
-    return _round_up(width, _CPU_PAD * shard.tp_size)
 
 
 def _round_up(value: int, multiple: int) -> int:

@@ -23,19 +23,14 @@ if TYPE_CHECKING:
 class Tables:
     """The tables of an engine's ranks; ``dtype`` is what it holds instead of the trainer's type, if it differs.
 
-    ``on_cpu``: SGLang rounds up the width of MLPs and experts there.
-
     Raises:
         WeightSyncError: if the bridge has no mapping for ``naming``.
     """
 
-    def __init__(
-        self, model: PlannedModel, naming: str = sglang.NAMING, dtype: str | None = None, *, on_cpu: bool = False
-    ) -> None:
+    def __init__(self, model: PlannedModel, naming: str = sglang.NAMING, dtype: str | None = None) -> None:
         self._model = model
         self._naming = naming
         self._dtype = dtype
-        self._on_cpu = on_cpu
         self._mapping = model.mapping(naming)
         self._main = next((placement.tensor.dtype for placement in model.layout.placements), "")
         self._forms = _forms(model.divided) if naming == sglang.NAMING else ()
@@ -87,7 +82,7 @@ class Tables:
         if form.rounds_up:
             rows = sglang.padded_rows(specs[0].shape[0], shard)
             return Parameter(form.parameter, specs[0].dtype, (rows, *specs[0].shape[1:]))
-        boxes = [self._box(rule, part, spec, shard) for part, spec in zip(rule.parts, specs, strict=True)]
+        boxes = [self._box(part, spec, shard) for part, spec in zip(rule.parts, specs, strict=True)]
         shape = list(boxes[0])
         if shape:
             shape[rule.axis] = sum(box[rule.axis] for box in boxes)
@@ -95,11 +90,8 @@ class Tables:
             shape = [len(local_experts(shard, form.experts)), *shape]
         return Parameter(form.parameter, specs[0].dtype, tuple(shape))
 
-    def _box(self, rule: Rule, part: Part, spec: TensorSpec, shard: Shard) -> tuple[int, ...]:
+    def _box(self, part: Part, spec: TensorSpec, shard: Shard) -> tuple[int, ...]:
         """The shape in which a rank holds the part."""
-        if self._on_cpu and rule.padded and part.split is not None:
-            width = sglang.cpu_width(spec.shape[part.split], shard)
-            spec = replace(spec, shape=tuple(width if dim == part.split else n for dim, n in enumerate(spec.shape)))
         shape = tuple(stop - start for start, stop in divided(part, spec, shard, self._model.hf_config))
         return swapped(shape) if part.transpose else shape
 
@@ -139,15 +131,3 @@ def _form(parameter: str, group: list[Origin]) -> _Form:
         )
     specs = tuple(first[part] for part in rule.parts)
     return _Form(parameter, group[0].layer, rule, specs, experts, group[0].rounds_up)
-
-
-def predicted_table(
-    model: PlannedModel,
-    shard: Shard,
-    naming: str = sglang.NAMING,
-    dtype: str | None = None,
-    *,
-    on_cpu: bool = False,
-) -> ParameterTable:
-    """The table that one rank of an engine would report; see :class:`Tables` for many of them."""
-    return Tables(model, naming, dtype, on_cpu=on_cpu).of(shard)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from miles_core.app.sglang_receiver import transports
-from miles_core.app.sglang_receiver.transports import OPTIONS_VARIABLE, make_transport, usable_transports
+from miles_core.app.sglang_receiver.transports import make_transport, usable_transports
 from miles_core.errors import WeightSyncError
+from miles_core.weights.transport_facts import OPTIONS_VARIABLE
 from miles_plugins.transports.disk import Disk
 from miles_plugins.transports.memory import Memory
 
@@ -54,3 +55,8 @@ def test_what_cannot_be_used_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no_such_module" in (usable["gone"] or "")
     with pytest.raises(WeightSyncError, match="no_such_module"):
         make_transport("gone")
+
+
+def test_a_transport_whose_library_is_missing_here_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("miles_plugins.transports.mooncake.Mooncake.unavailable", lambda: "no libibverbs")
+    assert usable_transports()["mooncake"] == "no libibverbs"

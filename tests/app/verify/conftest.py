@@ -23,10 +23,10 @@ from starlette.routing import Route
 from miles_core.app.http_server import bind, server_config, url_of
 from miles_core.app.run_lock import run_lock
 from miles_core.app.verify.checkpoint import CheckpointTensors
-from miles_core.app.verify.engines import box_key
 from miles_core.app.weights_record import EngineRecord, WeightsRecord, write_record
 from miles_core.errors import EngineError
 from miles_core.lib.layout import parameter_table
+from miles_core.weights.publish import box_key
 from miles_core.weights.receive import WeightReceiver
 from miles_core.weights.routes import routes
 

@@ -43,6 +43,16 @@ def test_a_table_says_type_shape_sharing_and_whether_elements_lie_without_gaps()
     assert ParameterTable.from_json(table.to_json()) == table
 
 
+def test_a_view_of_the_beginning_of_another_tensor_is_part_of_it_though_it_comes_first() -> None:
+    whole = torch.zeros(4, 2)
+    table = parameter_table({"rows": whole[:2], "whole": whole, "again": whole})
+    assert [(row.name, row.shares) for row in table.parameters] == [
+        ("rows", "whole"),
+        ("whole", None),
+        ("again", "whole"),
+    ]
+
+
 def test_tensors_without_memory_share_none() -> None:
     with torch.device("meta"):
         table = parameter_table({"a": torch.zeros(2), "b": torch.zeros(2)})

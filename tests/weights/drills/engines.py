@@ -137,6 +137,9 @@ class OneWay:
     def measured(self, transport: str, nbytes: int, seconds: float) -> None:
         pass
 
+    def failed(self, transport: str, reason: str) -> bool:
+        return False
+
 
 @dataclass(eq=False)
 class Urls:

@@ -82,7 +82,7 @@ class Traffic:
                 await anyio.sleep(0.01)
 
     def check(
-        self, committed: set[int], models: Callable[[int], torch.nn.Module], *, tolerance: float = 2e-4
+        self, committed: set[int], models: Callable[[int], torch.nn.Module], *, tolerance: float = 1e-3
     ) -> set[int]:
         """Hold every reply against the weights of the versions that it names; the versions seen."""
         for reply in self.replies:

@@ -14,7 +14,7 @@ from miles_core.types import Shard
 from miles_core.weights.planning.grid import EngineGrid, TrainerGrid
 from miles_core.weights.planning.model import plan_model
 from miles_core.weights.planning.predict import EngineGroup, Placing, predict_plan
-from miles_core.weights.planning.tables import Tables, predicted_table
+from miles_core.weights.planning.tables import Tables
 from miles_core.weights.planning.trainer import trainer_layouts
 from miles_plugins.bridges.glm4_moe import Glm4Moe
 from miles_plugins.bridges.llama import Llama
@@ -68,7 +68,7 @@ def test_checkpoint_tensors_come_from_config_json_alone_and_take_no_memory(outli
 
 
 def test_a_rank_has_its_shares_of_fused_stacked_and_padded_parameters(outline):
-    table = predicted_table(outline(), EngineGrid(tp=4, ep=2).shard(3))
+    table = Tables(outline()).of(EngineGrid(tp=4, ep=2).shard(3))
     found = shapes(table)
     assert found["model.layers.1.self_attn.qkv_proj.weight"] == (4 + 4 + 4, 16)  # two heads for four ranks
     assert found["model.layers.1.self_attn.o_proj.weight"] == (16, 4)
@@ -103,7 +103,8 @@ def test_a_tied_output_projection_shares_memory_or_is_a_copy_on_the_last_stage(o
 
 @pytest.mark.parametrize(("bridge", "everywhere"), [(Qwen3, False), (Llama, True), (Qwen3Moe, True)])
 def test_stages_have_their_layers_and_the_head_that_sglang_makes(outline, bridge, everywhere):
-    first, last = (shapes(predicted_table(outline(bridge), Shard(pp_rank=rank, pp_size=2))) for rank in range(2))
+    tables = Tables(outline(bridge))
+    first, last = (shapes(tables.of(Shard(pp_rank=rank, pp_size=2))) for rank in range(2))
     assert "model.embed_tokens.weight" in first
     assert "model.layers.0.input_layernorm.weight" in first
     assert "model.layers.1.input_layernorm.weight" in last
@@ -113,19 +114,8 @@ def test_stages_have_their_layers_and_the_head_that_sglang_makes(outline, bridge
     assert "lm_head.weight" in last
 
 
-@pytest.mark.parametrize("grid", [EngineGrid(), EngineGrid(tp=2), EngineGrid(tp=2, ep=2)])
-def test_the_width_of_mlps_is_rounded_up_on_cpus(outline, grid):
-    model = outline()
-    table = predicted_table(model, grid.shard(0), on_cpu=True)
-    assert shapes(table)["model.layers.0.mlp.gate_up_proj.weight"] == (64, 16)
-    assert shapes(table)["model.layers.1.mlp.experts.w2_weight"][2] == 32 * grid.ep
-    layout = build_layout(model.mapping("sglang"), table, model.hf_config, model.layout.tensors)
-    assert layout.unclaimed == ()
-    assert sum(p.nbytes for p in layout.placements) + layout.padding == sum(row.nbytes for row in table.parameters)
-
-
 def test_engines_may_hold_another_type(outline):
-    assert {row.dtype for row in predicted_table(outline(), Shard(), dtype="float32").parameters} == {"float32"}
+    assert {row.dtype for row in Tables(outline(), dtype="float32").of(Shard()).parameters} == {"float32"}
 
 
 def test_an_embedded_engine_has_the_built_modules_and_is_not_divided(outline):
@@ -138,7 +128,7 @@ def test_an_embedded_engine_has_the_built_modules_and_is_not_divided(outline):
 def test_a_bridge_that_does_not_know_the_engine_is_an_error_that_names_the_remedy(outline):
     model = replace(outline(), architecture=Glm4Moe.architecture, mappings={"torch": Glm4Moe.mapping})
     with pytest.raises(WeightSyncError, match=r"bridge of Glm4MoeForCausalLM .* sglang .* it knows torch") as caught:
-        predicted_table(model, Shard())
+        Tables(model).of(Shard())
     assert "engine_mappings" in caught.value.remedy
 
 
@@ -146,7 +136,7 @@ def test_a_rule_with_a_part_that_the_model_lacks_is_refused_by_name(outline):
     broken = Rule("both", (Part("model.norm.weight"), Part("model.norm.bias")))
     model = replace(outline(), mappings={"sglang": NameMapping((broken,))})
     with pytest.raises(WeightSyncError, match=r"parameter both is made of .* does not have: model\.norm\.bias"):
-        predicted_table(model, Shard())
+        Tables(model).of(Shard())
 
 
 def test_trainer_ranks_that_hold_the_same_share_one_layout(outline):
