@@ -94,6 +94,14 @@ def test_an_architecture_that_no_bridge_divides_for_sglang_is_an_error_with_the_
     assert "Qwen9ForCausalLM" in err
 
 
+@pytest.mark.parametrize("changes", [{"head_dim": -1}, {"num_attention_heads": 0}, {"moe_intermediate_size": -1}])
+def test_sizes_of_no_model_are_one_clear_error(run, changes):
+    code, _, err = run(**changes)
+    assert code == 1
+    assert "describes no Qwen3MoeForCausalLM that can be built" in err
+    assert "->" in err
+
+
 def test_help_has_an_example(capsys):
     with pytest.raises(SystemExit):
         main(["weights", "plan", "--help"])

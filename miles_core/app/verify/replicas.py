@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 async def check_replicas(
     exchange: EngineExchange, engines: Sequence[EngineRecord], version: int
 ) -> list[EngineFinding]:
-    """Compare ``/weights_checker`` of each engine with that of the first one of its kind."""
+    """Compare ``/weights_checker`` of each engine with that of the first one of its kind; an only one fails."""
     firsts: dict[str, tuple[str, list[Mapping[str, str]]]] = {}
+    compared: set[str] = set()
     findings = []
     for engine in engines:
         try:
@@ -33,11 +35,19 @@ async def check_replicas(
             continue
         first, expected = firsts.setdefault(kind, (engine.name, ranks))
         differences = tuple(_compared(first, expected, ranks))
+        compared |= {first} if first != engine.name else set()
         tensors = sum(map(len, ranks))
         reason = "" if first != engine.name else "the first of its kind, which the others are compared with"
         state: State = "differs" if differences else "replica"
         findings.append(EngineFinding(engine.name, engine.url, state, tensors, 0, differences, reason))
-    return findings
+    return [
+        _alone(one) if one.state == "replica" and one.reason and one.name not in compared else one for one in findings
+    ]
+
+
+def _alone(finding: EngineFinding) -> EngineFinding:
+    reason = "it has no receiver of miles, and there is no other engine of its kind to compare it with"
+    return replace(finding, state="failed", reason=reason)
 
 
 async def _held(exchange: EngineExchange, url: str, version: int) -> list[Mapping[str, str]]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from miles_core.errors import WeightSyncError
+from miles_core.errors import ConfigError, MilesError, WeightSyncError
+from miles_core.lib.error_text import error_text
 from miles_core.lib.layout import build_layout, parameter_table
 from miles_core.weights.planning import sglang
 from miles_core.weights.planning.origins import origins
@@ -73,8 +74,16 @@ def plan_model(
     """
     import torch
 
-    with torch.device("meta"):
-        model = bridge.build(str(path), dtype=dtype, init="random", seed=0)
+    try:
+        with torch.device("meta"):
+            model = bridge.build(str(path), dtype=dtype, init="random", seed=0)
+    except MilesError:
+        raise
+    except Exception as error:  # whatever transformers makes of sizes that fit no model
+        raise ConfigError(
+            f"{path / 'config.json'} describes no {architecture} that can be built: {error_text(error)}",
+            remedy="Use the config.json that belongs to the model's weights.",
+        ) from error
     table = parameter_table(model.state_dict(keep_vars=True))
     mappings = {"torch": bridge.mapping, **getattr(bridge, "engine_mappings", {})}
     tied = hf_config.get("tie_word_embeddings")

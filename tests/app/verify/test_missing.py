@@ -69,5 +69,14 @@ async def test_a_replica_with_other_ranks_is_not_the_same(live: LiveRun, serve, 
     async with serve(PlainSglang({"w": "1"}), Answers(answer)) as urls:
         live.write(*(EngineRecord(f"engine-{number}", url, holds=True) for number, url in enumerate(urls)))
         report = await verify_run(live.folder)
-    assert [engine.state for engine in report.engines] == ["replica", state]
+    first = "failed" if state == "failed" else "replica"  # then no other is left to compare it with
+    assert [engine.state for engine in report.engines] == [first, state]
     assert report.ok == (state == "replica")
+
+
+async def test_an_only_engine_without_a_receiver_is_not_called_verified(live: LiveRun, serve) -> None:
+    async with serve(PlainSglang({"w": "1"})) as urls:
+        live.write(EngineRecord("engine-0", urls[0], holds=True))
+        report = await verify_run(live.folder)
+    assert not report.ok
+    assert "no other engine of its kind" in report.engines[0].reason
