@@ -13,11 +13,12 @@ from typing import Any
 
 import aiohttp
 import anyio.from_thread
+import anyio.to_thread
 import pytest
 import torch
 import transformers
 import xxhash
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from miles_core.api import Bucket, PluginContext
 from miles_core.app.processes import child
@@ -25,14 +26,11 @@ from miles_core.engine.sglang.cpu.environment import cpu_environment
 from miles_core.engine.sglang.plugin import SGLang
 from miles_core.errors import EngineError
 from miles_core.lib.layout import build_layout
-from miles_core.types import Layout, ParameterTable, Placement, TensorSpec
-from miles_plugins.bridges.llama import Llama
-from miles_plugins.bridges.qwen3 import Qwen3
-from miles_plugins.bridges.qwen3_moe import Qwen3Moe
-from miles_plugins.transports.disk import Disk
-from miles_plugins.transports.memory import Memory
+from miles_core.types import Layout, Opening, ParameterTable, Placement, StreamTargets, TensorSpec
 
-BRIDGES: dict[str, Any] = {bridge.architecture: bridge for bridge in (Llama, Qwen3, Qwen3Moe)}
+from .trainer_end import TrainerEnd, make_end  # noqa: F401 - a fixture
+from .true_layouts import BRIDGES
+
 BUCKET_BYTES = 20_000
 # SGLang for a CPU rounds sizes up to 32 for each rank: these need no rounding on two
 SIZES = {
@@ -88,9 +86,20 @@ class Checkpoint:
     def tensors(self) -> dict[str, torch.Tensor]:
         return load_file(self.path / "model.safetensors")
 
+    def nudged(self, path: Path) -> Checkpoint:
+        """Written to ``path``: one element in fifty is another."""
+        tensors = self.tensors()
+        for tensor in tensors.values():
+            tensor.view(-1)[::50] += 0.5
+        path.mkdir()
+        save_file(tensors, path / "model.safetensors")
+        shutil.copy(self.path / "config.json", path)
+        return Checkpoint(path)
+
 
 @dataclass(frozen=True)
 class Rank:
+    number: int
     table: ParameterTable
     layout: Layout
 
@@ -105,13 +114,14 @@ class Rank:
         return [xxhash.xxh3_128(box(tensors, placement)).hexdigest() for placement in placements]
 
     def buckets(self) -> list[Bucket]:
+        """In a stream of this rank's own."""
         buckets: list[Bucket] = []
         some: list[Placement] = []
         for placement in self.layout.placements:
             some.append(placement)
             nbytes = sum(one.nbytes for one in some)
             if nbytes >= BUCKET_BYTES or placement is self.layout.placements[-1]:
-                buckets.append(Bucket(len(buckets), tuple(some), nbytes))
+                buckets.append(Bucket(len(buckets), tuple(some), nbytes, self.number))
                 some = []
         return buckets
 
@@ -171,33 +181,36 @@ class Server:
             for name, tensor in checkpoint.tensors().items()
         }
         tables = [ParameterTable.from_json(table) for table in reply["ranks"]]
-        return [Rank(table, build_layout(mapping, table, config, sent)) for table in tables]
+        return [Rank(number, table, build_layout(mapping, table, config, sent)) for number, table in enumerate(tables)]
 
     async def version(self) -> int:
         return int((await self.get("/weights/layout"))[1]["version"])
 
-    async def update(self, checkpoint: Checkpoint, transport: str, folder: Path) -> int:
+    async def update(self, checkpoint: Checkpoint, end: TrainerEnd) -> int:
         """Make a checkpoint's weights the next version; the server must be paused, and stays so."""
         ranks, tensors = await self.ranks(checkpoint), checkpoint.tensors()
         version = await self.version() + 1
-        end = transport_end(transport, folder)
-        try:
-            await self.begin(ranks, version, transport)
-            await self.send(ranks, version, end, tensors)
-            await self.finish(ranks, version, tensors)
-        finally:
-            end.close()
+        await self.begin(ranks, version, end)
+        await self.send(ranks, version, end, tensors)
+        await self.finish(ranks, version, tensors)
         return version
 
-    async def begin(self, ranks: Sequence[Rank], version: int, transport: str) -> None:
-        for number, _ in enumerate(ranks):
-            await self.must(f"/weights/begin?rank={number}", {"version": version, "transport": transport})
+    async def begin(self, ranks: Sequence[Rank], version: int, end: TrainerEnd) -> None:
+        """On each rank, then in the trainer."""
+        streams = []
+        for number, rank in enumerate(ranks):
+            body = {"version": version, "transport": end.name}
+            begun = await self.must(f"/weights/begin?rank={number}", body)
+            streams.append(StreamTargets(rank.layout.placements, (begun["offer"],), (begun["base"],)))
+        await anyio.to_thread.run_sync(end.open, Opening(version, tuple(streams)))
 
-    async def send(self, ranks: Sequence[Rank], version: int, end: Any, tensors: dict[str, torch.Tensor]) -> None:
+    async def send(
+        self, ranks: Sequence[Rank], version: int, end: TrainerEnd, tensors: dict[str, torch.Tensor]
+    ) -> None:
         for number, rank in enumerate(ranks):
             for bucket in rank.buckets():
-                payload = bytearray(b"".join(box(tensors, placement) for placement in bucket.placements))
-                delivery = end.send(bucket, memoryview(payload))
+                payload = b"".join(box(tensors, placement) for placement in bucket.placements)
+                delivery = await anyio.to_thread.run_sync(end.send, bucket, payload)
                 body = {"version": version, "bucket": bucket.to_json(), "delivery": delivery}
                 await self.must(f"/weights/receive?rank={number}", body)
                 end.release(delivery)
@@ -219,13 +232,6 @@ def _decoded(raw: bytes) -> Any:
         return json.loads(raw)
     except ValueError:
         return raw.decode()
-
-
-def transport_end(name: str, folder: Path) -> Any:
-    """The trainer's end."""
-    if name == "disk":
-        return Disk(Disk.Config(dir=str(folder)), PluginContext())
-    return Memory({}, PluginContext())
 
 
 @pytest.fixture(scope="session")
