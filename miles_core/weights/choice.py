@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from miles_core.weights.transport_facts import TransportFacts
 
     MakeUpdates: TypeAlias = Callable[[str, PauseMode], WeightUpdates]
-
-_logger = logging.getLogger("miles.weights")
 
 OWN_ENDPOINTS: Mapping[str, MakeUpdates] = {
     "disk": SglangUpdates,

@@ -9,15 +9,13 @@ from miles_core.errors import WeightSyncError
 from miles_core.lib.tasks import single_error, task_group
 from miles_core.types import Opening
 from miles_core.weights.exchange import Call
-from miles_core.weights.plan import whole_plan
-from miles_core.weights.sglang_calls import compare, flush, name_version
 from miles_core.weights.sglang_groups import EngineGroups
-from miles_core.weights.sglang_sessions import LoadSessions
+from miles_core.weights.sglang_loads import SglangLoads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from miles_core.types import Bucket, Layout
+    from miles_core.types import Bucket
     from miles_core.weights.exchange import EngineExchange
     from miles_core.weights.plan import Plan
     from miles_core.weights.ports import Sender, Staged
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("miles.weights")
 
 
-class SglangDistributedUpdates:
+class SglangDistributedUpdates(SglangLoads):
     """Loads bucket by bucket into engines that are paused; names the version only when all hold all of it.
 
     Each engine has a process group of its own with the trainer, kept until the engine fails or is started again: in a
@@ -35,15 +33,9 @@ class SglangDistributedUpdates:
     """
 
     def __init__(self, transport: str, pause_mode: PauseMode) -> None:
-        self.transport = transport
-        self._pause_mode = pause_mode
-        self._sessions = LoadSessions()
+        super().__init__(transport, pause_mode)
         self._groups = EngineGroups()
         self._opened: tuple[str, ...] = ()
-
-    async def plan(self, engines: EngineExchange, source: Layout, bucket_bytes: int) -> Plan:
-        """Whole tensors: SGLang casts and cuts what the trainer has."""
-        return whole_plan(source, bucket_bytes)
 
     async def prepare(self, engines: EngineExchange, version: int, plan: Plan, sender: Sender) -> None:
         """Decide where each engine will meet the trainer, unless they have met."""
@@ -74,21 +66,10 @@ class SglangDistributedUpdates:
             raise
         return moved
 
-    async def verify(self, engines: EngineExchange, version: int, plan: Plan, moved: Sequence[Staged]) -> None:
-        """Compare what engines of one kind hold."""
-        await self._sessions.end(engines)
-        await flush(engines, engines.urls, required=self._pause_mode != "in_place")
-        await compare(engines)
-
     async def commit(self, engines: EngineExchange, version: int, plan: Plan) -> None:
-        """Name the weights, and see that each engine says so."""
-        await name_version(engines, engines.urls, version)
-        self._sessions.committed(engines)
+        """Name the weights; groups of engines that say so are kept."""
+        await super().commit(engines, version, plan)
         self._groups.committed(engines, version)
-
-    async def abort(self, engines: EngineExchange, url: str, version: int) -> str | None:
-        """An engine that was told to load must not serve."""
-        return await self._sessions.abort(engines, url)
 
     async def _open(self, engines: EngineExchange, version: int, sender: Sender) -> None:
         self._opened = engines.urls

@@ -8,35 +8,28 @@ import anyio
 
 from miles_core.types import Opening
 from miles_core.weights.exchange import Call
-from miles_core.weights.plan import whole_plan
-from miles_core.weights.sglang_calls import compare, flush, name_version
-from miles_core.weights.sglang_sessions import LoadSessions, server_facts
+from miles_core.weights.sglang_loads import SglangLoads
+from miles_core.weights.sglang_sessions import server_facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from miles_core.types import Bucket, Layout
+    from miles_core.types import Bucket
     from miles_core.weights.exchange import EngineExchange
     from miles_core.weights.plan import Plan
     from miles_core.weights.ports import Sender, Staged
     from miles_core.weights.publish import PauseMode
 
 
-class SglangTensorUpdates:
+class SglangTensorUpdates(SglangLoads):
     """Loads bucket by bucket into engines that are paused; names the version only when all hold all of it.
 
     A delivery's ``serialized`` is what each rank unpickles. Written from the source of SGLang 0.5.23.
     """
 
     def __init__(self, transport: str, pause_mode: PauseMode) -> None:
-        self.transport = transport
-        self._pause_mode = pause_mode
-        self._sessions = LoadSessions()
+        super().__init__(transport, pause_mode)
         self._ranks: dict[str, int] = {}
-
-    async def plan(self, engines: EngineExchange, source: Layout, bucket_bytes: int) -> Plan:
-        """Whole tensors: SGLang casts and cuts what the trainer has."""
-        return whole_plan(source, bucket_bytes)
 
     async def prepare(self, engines: EngineExchange, version: int, plan: Plan, sender: Sender) -> None:
         """Count the ranks that will read."""
@@ -52,21 +45,6 @@ class SglangTensorUpdates:
     async def move(self, engines: EngineExchange, version: int, plan: Plan, sender: Sender) -> Sequence[Staged]:
         """Stage each bucket, have every engine load it, free it."""
         return [await self._load(engines, bucket, sender) for bucket in plan.buckets]
-
-    async def verify(self, engines: EngineExchange, version: int, plan: Plan, moved: Sequence[Staged]) -> None:
-        """Compare what engines of one kind hold."""
-        await self._sessions.end(engines)
-        await flush(engines, engines.urls, required=self._pause_mode != "in_place")
-        await compare(engines)
-
-    async def commit(self, engines: EngineExchange, version: int, plan: Plan) -> None:
-        """Name the weights, and see that each engine says so."""
-        await name_version(engines, engines.urls, version)
-        self._sessions.committed(engines)
-
-    async def abort(self, engines: EngineExchange, url: str, version: int) -> str | None:
-        """An engine that was told to load must not serve."""
-        return await self._sessions.abort(engines, url)
 
     async def _load(self, engines: EngineExchange, bucket: Bucket, sender: Sender) -> Staged:
         # Shielded: memory that vanishes under a load would end the server.
